@@ -123,16 +123,12 @@ def test_every_class_with_a_lock_is_held(waits_while_held):
 
 def drafter_over(holder):
     """A drafter that reads from the holder, with a request begun."""
-    sources = {_core.LookupTable: ["lookup-table"], _core.ModelDraft: ["draft-model"]}
-    drawn_on = {_core.LookupTable: "lookup_table", _core.ModelDraft: "model_draft"}
-    drawn_on[_core.SharedHistory] = "history"
-    kind = type(holder)
-    drafter = _core.Drafter(
-        [step_inputs()],
-        VOCAB_SIZE,
-        sources=sources.get(kind, ["automaton"]),
-        **{drawn_on[kind]: holder},
-    )
+    source, name = {
+        _core.LookupTable: ("lookup-table", "lookup_table"),
+        _core.ModelDraft: ("draft-model", "model_draft"),
+        _core.SharedHistory: ("automaton", "history"),
+    }[type(holder)]
+    drafter = _core.Drafter([step_inputs()], VOCAB_SIZE, sources=[source], **{name: holder})
     drafter.begin(text(5, 9), 9)
     drafter.propose(8)
     return drafter
@@ -140,23 +136,21 @@ def drafter_over(holder):
 
 @pytest.mark.parametrize("kind", [OfLookupTable, OfModelDraft, OfSharedHistory])
 @pytest.mark.parametrize(
-    "call",
+    ("name", "arguments"),
     [
-        lambda drafter: drafter.begin(text(5, 9), 9),
-        lambda drafter: drafter.prefilled(logits(2)),
-        lambda drafter: drafter.model_pays(8),
-        lambda drafter: drafter.propose(8),
-        lambda drafter: drafter.accept(logits(4)),
-        lambda drafter: drafter.accept_recorded(tokens(1, 2, 3, 0, 1, 2)),
-        lambda drafter: drafter.memory_bytes(),
-        lambda drafter: drafter.end(),
+        ("begin", [text(5, 9), 9]),
+        ("prefilled", [logits(2)]),
+        ("model_pays", [8]),
+        ("propose", [8]),
+        ("accept", [logits(4)]),
+        ("accept_recorded", [tokens(1, 2, 3, 0, 1, 2)]),
+        ("memory_bytes", []),
+        ("end", []),
     ],
-    ids=["begin", "prefilled", "model_pays", "propose", "accept", "recorded", "memory", "end"],
 )
-def test_other_threads_go_on_while_a_drafter_waits(waits_while_held, kind, call):
+def test_other_threads_go_on_while_a_drafter_waits(waits_while_held, kind, name, arguments):
     holder = kind(5).object
-    drafter = drafter_over(holder)
-    waits_while_held(holder, lambda: call(drafter))
+    waits_while_held(holder, partial(getattr(drafter_over(holder), name), *arguments))
 
 
 def test_a_drafter_for_an_engine_waits_without_the_interpreter(waits_while_held):
@@ -164,12 +158,12 @@ def test_a_drafter_for_an_engine_waits_without_the_interpreter(waits_while_held)
     drafter = _core.HostDrafter(VOCAB_SIZE, history=history)
     drafter.begin(text(4, 8))
     for call in (
-        lambda: drafter.propose_tree(9),
-        lambda: drafter.propose_chain(9),
-        lambda: drafter.observe(tokens(1, 2)),
-        lambda: drafter.rewind(8),
-        lambda: drafter.follow(text(5, 9)),
-        lambda: drafter.begin(text(4, 8)),
+        partial(drafter.propose_tree, 9),
+        partial(drafter.propose_chain, 9),
+        partial(drafter.observe, tokens(1, 2)),
+        partial(drafter.rewind, 8),
+        partial(drafter.follow, text(5, 9)),
+        partial(drafter.begin, text(4, 8)),
         drafter.memory_bytes,
         drafter.end,
     ):

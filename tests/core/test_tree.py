@@ -9,9 +9,9 @@ ROWS, ATTENDED = 6, 20
 MASKED = -1e4
 
 
-def make_inputs(rows=ROWS, attended=ATTENDED):
-    mask = np.full((1, 1, rows, attended), np.nan, np.float32)
-    return StepInputs(np.full(rows, -1, np.int64), np.full(rows, -1, np.int64), mask)
+def make_inputs():
+    ids, mask = np.full(ROWS, -1), np.full((1, 1, ROWS, ATTENDED), np.nan, np.float32)
+    return StepInputs(ids, ids.copy(), mask)
 
 
 def test_the_callers_own_arrays_are_filled():
@@ -29,23 +29,33 @@ def test_the_callers_own_arrays_are_filled():
     assert mask.tolist() == [[0, 0, 0, MASKED], [0, 0, 0, 0]]
 
 
+IDS, MASK = np.zeros(2, np.int64), np.zeros((2, 4), np.float32)
+PATH = np.zeros(8, np.int32), np.zeros(1, np.int32), np.zeros(2, np.int32)
+
+
 @pytest.mark.parametrize(
-    ("input_ids", "position_ids", "mask"),
+    ("wrong", "error", "message"),
     [
-        (np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros((2, 4), np.float32)),
-        (np.zeros(3, np.int64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32)),
-        (np.zeros(2, np.int64), np.zeros((2, 2), np.int64), np.zeros((2, 4), np.float32)),
-        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((2, 4))),
-        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((2, 2, 4), np.float32)),
-        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(4, np.float32)),
-        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((4, 2), np.float32).T),
-        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((2, 1), np.float32)),
-        ([0, 0], np.zeros(2, np.int64), np.zeros((2, 4), np.float32)),
+        ({"input_ids": np.zeros(2, np.int32)}, ShapeError, "input_ids"),
+        ({"input_ids": np.zeros(3, np.int64)}, ShapeError, "position_ids|input_ids"),
+        ({"input_ids": [0, 0]}, ShapeError, "input_ids"),
+        ({"position_ids": np.zeros((2, 2), np.int64)}, ShapeError, "position_ids"),
+        ({"mask": np.zeros((2, 4))}, ShapeError, "mask"),
+        ({"mask": np.zeros((2, 2, 4), np.float32)}, ShapeError, "mask"),
+        ({"mask": np.zeros(4, np.float32)}, ShapeError, "mask"),
+        ({"mask": np.zeros((4, 2), np.float32).T}, ShapeError, "mask"),
+        ({"mask": np.zeros((2, 1), np.float32)}, ShapeError, ""),
+        ({"path": PATH}, OptionError, "one of mask and path"),
+        ({"mask": None}, OptionError, "one of mask and path"),
+        ({"mask": None, "path": (np.zeros((2, 8), np.int32), *PATH[1:])}, ShapeError, "parents"),
+        ({"mask": None, "path": (PATH[0], PATH[2], PATH[2])}, ShapeError, "lengths"),
+        ({"mask": None, "path": (PATH[0], PATH[1], PATH[1])}, ShapeError, "span"),
+        ({"mask": None, "path": (PATH[0].astype(np.int64), *PATH[1:])}, ShapeError, "int32"),
     ],
 )
-def test_unusable_buffers_are_refused(input_ids, position_ids, mask):
-    with pytest.raises(ShapeError):
-        StepInputs(input_ids, position_ids, mask)
+def test_unusable_buffers_are_refused(wrong, error, message):
+    with pytest.raises(error, match=message or None):
+        StepInputs(**({"input_ids": IDS, "position_ids": IDS.copy(), "mask": MASK} | wrong))
 
 
 @pytest.mark.parametrize(
@@ -75,20 +85,6 @@ def test_buffers_that_share_memory_are_refused_at_every_fill():
         with pytest.raises(TypeError, match="borrowed"):
             inputs.fill(*tree, past_len)
     assert not rows.any()
-
-
-def test_a_step_has_a_mask_or_a_path():
-    ids, mask = np.zeros(3, np.int64), np.zeros((1, 1, 3, 8), np.float32)
-    path = np.zeros(8, np.int32), np.zeros(1, np.int32), np.zeros(2, np.int32)
-    for both in ({"mask": mask, "path": path}, {}):
-        with pytest.raises(OptionError, match="one of mask and path"):
-            StepInputs(ids, ids.copy(), **both)
-    for place, wrong in ((0, np.zeros((2, 8), np.int32)), (1, path[2]), (2, path[1])):
-        arrays = [wrong if index == place else array for index, array in enumerate(path)]
-        with pytest.raises(ShapeError, match=("parents", "lengths", "span")[place]):
-            StepInputs(ids, ids.copy(), path=tuple(arrays))
-    with pytest.raises(ShapeError, match="int32"):
-        StepInputs(ids, ids.copy(), path=(path[0].astype(np.int64), *path[1:]))
 
 
 def test_a_path_says_what_each_node_descends_from():

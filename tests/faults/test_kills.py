@@ -83,9 +83,7 @@ def test_a_killed_compilation_leaves_the_old_binaries_or_the_new(
         opened.verify()
         num_leftovers += names(bundle) != sorted([*opened.manifest.files, "manifest.json"])
     print(f"{num_kills} kills, {num_leftovers} times with something left over")
-    for name in ("qnn_session", "version"):
-        monkeypatch.setattr(qnn_compile, name, getattr(qnn_compile, name))  # put back at the end
-    stub_compiler()
+    stub_compiler(monkeypatch.setattr)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftoverWarning)
         done = qnn_compile.compile_bundle(bundle).bundle

@@ -20,24 +20,17 @@ def installed_from(monkeypatch):
     return install
 
 
-def test_from_an_index_it_has_a_name(installed_from):
-    for origin in (None, "damaged", "[]", {}, {"url": "https://host/x.whl"}):
-        installed_from(origin)
-        assert extras.how_to_install("plots") == "pip install 'coordgen-rs[plots]'"
-
-
-def test_from_this_machine_it_has_a_place(installed_from, tmp_path):
+def test_an_extra_is_installed_from_where_the_package_came(installed_from, tmp_path):
     place = tmp_path / "a checkout"
     place.mkdir()
+    gone = {"url": (tmp_path / "gone.whl").as_uri(), "archive_info": {}}
+    for origin in (None, "damaged", "[]", {}, {"url": "https://host/x.whl"}, gone):
+        installed_from(origin)
+        assert extras.how_to_install("plots") == "pip install 'coordgen-rs[plots]'"
     installed_from({"url": place.as_uri(), "dir_info": {}})
     assert extras.how_to_install("qnn") == f"pip install 'coordgen-rs[qnn] @ {place.as_uri()}'"
     installed_from({"url": place.as_uri(), "dir_info": {"editable": True}})
     assert extras.how_to_install("qnn") == f"pip install -e '{place}[qnn]'"
-
-
-def test_a_place_that_is_gone_is_not_named(installed_from, tmp_path):
-    installed_from({"url": (tmp_path / "gone.whl").as_uri(), "archive_info": {}})
-    assert extras.how_to_install("export") == "pip install 'coordgen-rs[export]'"
 
 
 def test_a_package_that_is_not_installed_has_its_name(monkeypatch):

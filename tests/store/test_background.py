@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -28,11 +29,8 @@ def test_of_many_who_bring_tasks_one_thread_works_at_a_time():
         for _ in range(20):
             tasks.add(task)
 
-    threads = [threading.Thread(target=bring) for _ in range(20)]
-    for it in threads:
-        it.start()
-    for it in threads:
-        it.join()
+    with ThreadPoolExecutor(20) as threads:
+        [threads.submit(bring) for _ in range(20)]
     tasks.join()
     assert left == []
     assert {*most} == {1}

@@ -48,7 +48,7 @@ def bundle(bundle_of):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    make_small(monkeypatch)
+    make_small(monkeypatch.setattr)
 
 
 @pytest.fixture

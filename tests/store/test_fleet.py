@@ -37,8 +37,14 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def opened(fleet, bundle, namespace="mail", **options):
-    return History.of(None, bundle, namespace=namespace, fleet=fleet, keep=False, **options)
+def opened(fleet, bundle):
+    return History.of(None, bundle, namespace="mail", fleet=fleet, keep=False)
+
+
+def build_of(directory, found, bundle):
+    """A build of these records."""
+    build(directory, [write_jsonl(directory.with_suffix(".jsonl"), found)], bundle)
+    return directory
 
 
 def knows(history, token_ids):
@@ -152,15 +158,15 @@ def test_a_cut_compressed_file_is_named_and_what_stands_before_the_cut_is_used(t
 
 
 def test_what_cannot_be_built_says_why(tmp_path, bundle):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("a")
+    (tmp_path / "empty.jsonl").write_text("\n")
     for pattern, error, message in (
         ("nothing*", OptionError, "no such file"),
         ("notes.txt", OptionError, "no known kind"),
         ("folder", OptionError, "holds no built history"),
         ("empty.jsonl", HistoryError, "no finished request"),
     ):
-        (tmp_path / "folder").mkdir(exist_ok=True)
-        (tmp_path / "notes.txt").write_text("a")
-        (tmp_path / "empty.jsonl").write_text("\n")
         with pytest.raises(error, match=message):
             build(tmp_path / "fleet", find_sources([str(tmp_path / pattern)]), bundle)
         assert not (tmp_path / "fleet").exists()
@@ -183,8 +189,8 @@ def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(
 
 
 def test_an_index_of_another_build_is_not_merged(tmp_path, bundle):
-    for name, found in (("one", records(9)), ("other", records(19))):
-        build(tmp_path / name, [write_jsonl(tmp_path / f"{name}.jsonl", found)], bundle)
+    build_of(tmp_path / "one", records(9), bundle)
+    build_of(tmp_path / "other", records(19), bundle)
     shutil.copy(index_path(tmp_path / "other", "mail"), tmp_path / "one")
     with pytest.raises(HistoryError, match=r"not of the build that .* lists: build it again"):
         build(tmp_path / "merged", [tmp_path / "one"], bundle)
@@ -192,8 +198,8 @@ def test_an_index_of_another_build_is_not_merged(tmp_path, bundle):
 
 def test_a_fleet_drafts_beside_the_own_history_and_only_its_own_namespace(tmp_path, bundle):
     found, own = records(12), np.arange(500, 540)
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", found)], bundle)
-    options = {"fleet": tmp_path / "fleet", "fleet_namespace": "mail"}
+    fleet = build_of(tmp_path / "fleet", found, bundle)
+    options = {"fleet": fleet, "fleet_namespace": "mail"}
     for directory, keep in ((tmp_path / "own", True), (None, False)):
         with History.of(directory, bundle, namespace="mail/alice", keep=keep, **options) as history:
             history.add(own[:10], own[10:])
@@ -224,8 +230,7 @@ def test_an_index_that_comes_later_or_is_damaged_is_said_once(tmp_path, bundle, 
 
 
 def test_what_others_built_is_read_ahead(tmp_path, bundle):
-    fleet, found = tmp_path / "fleet", records(12)
-    build(fleet, [write_jsonl(tmp_path / "all.jsonl", found)], bundle)
+    fleet = build_of(tmp_path / "fleet", records(12), bundle)
     with opened(fleet, bundle) as history:
         while history.shared.is_shared_cold:
             time.sleep(0.01)
@@ -242,15 +247,15 @@ def test_what_others_built_is_read_ahead(tmp_path, bundle):
 
 
 def test_a_fleet_of_another_tokenizer_or_as_a_history_of_ones_own_is_refused(tmp_path, bundle):
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", records(3))], bundle)
-    before = contents(tmp_path / "fleet")
+    fleet = build_of(tmp_path / "fleet", records(3), bundle)
+    before = contents(fleet)
     with pytest.raises(HistoryMismatchError, match="built for another tokenizer"):
-        History(fleet=tmp_path / "fleet", fingerprint="another", vocab_size=50)
+        History(fleet=fleet, fingerprint="another", vocab_size=50)
     with pytest.raises(HistoryError, match="not a directory"):
         History(fleet=tmp_path / "none", vocab_size=50)
     with pytest.raises(HistoryError, match="holds a fleet's history"):
-        History.of(tmp_path / "fleet", bundle)
-    assert contents(tmp_path / "fleet") == before
+        History.of(fleet, bundle)
+    assert contents(fleet) == before
 
 
 def test_a_killed_build_changes_nothing_and_the_next_one_cleans_up(tmp_path, bundle):
@@ -280,8 +285,7 @@ def test_what_is_built_can_be_read_by_its_owner_alone(tmp_path, bundle):
 
 def test_a_device_drafts_right_while_its_index_is_replaced_a_hundred_times(tmp_path, bundle):
     for number in range(2):
-        source = write_jsonl(tmp_path / f"{number}.jsonl", records(40, seed=number))
-        build(tmp_path / f"{number}", [source], bundle)
+        build_of(tmp_path / f"{number}", records(40, seed=number), bundle)
     index = index_path(shutil.copytree(tmp_path / "0", tmp_path / "fleet"), "mail")
     texts = [records(1, seed=number)[0]["token_ids"] for number in range(2)]
     with opened(tmp_path / "fleet", bundle) as history:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from coordgen_rs.errors import HistoryWarning
-from coordgen_rs.store.history import requests
 from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS, HistoryStore
 from drafts import drafted_after
-from histories import open_history, request, stored, write, write_forever
-from killed import kill_at_random, limited, processes
+from histories import index_all_the_time, open_history, request, stored, write, write_forever
+from killed import at_once, kill_at_random, limited
 
 
 def assert_drafts_what_was_stored(directory, texts, numbers):
@@ -42,15 +41,8 @@ def test_a_killed_process_loses_at_most_the_request_in_flight(tmp_path, recwarn,
 @pytest.mark.parametrize("limits", [(None, None), (3_000, 6_000)])
 def test_two_processes_write_one_history_and_lose_nothing_but_the_oldest(tmp_path, limits):
     shares = [range(0, 300), range(300, 600)]
-    writers = [
-        processes.Process(target=write, args=(tmp_path, *each))
-        for each in zip(shares, limits, strict=True)
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0, 0]
+    shared = zip(shares, limits, strict=True)
+    assert at_once(write, [(tmp_path, *each) for each in shared]) == [0, 0]
     with closing(HistoryStore(tmp_path)) as store:
         most, numbers = store.max_tokens, [found.number for found in store.read()]
         assert store.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -72,8 +64,7 @@ def test_two_processes_write_one_history_and_lose_nothing_but_the_oldest(tmp_pat
     ids=["some", "every"],
 )
 def test_a_full_disk_is_told_once_and_loses_nothing_that_was_stored(tmp_path, monkeypatch, sizes):
-    monkeypatch.setattr(requests, "_MERGE_AT_CLOSE", 200)  # as in `index_all_the_time`
-    monkeypatch.setattr(requests, "_MERGE_WHILE_RUNNING", 400)
+    index_all_the_time(monkeypatch.setattr)
     for max_bytes in sizes:
         directory = tmp_path / str(max_bytes)
         with warnings.catch_warnings(record=True) as caught:

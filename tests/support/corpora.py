@@ -14,17 +14,11 @@ from drafts import drafted_after
 WORDS = ["red", "green", "blue", "lamp", "park", "ball", "dog", "cat", "day", "run", "sing", "sea"]
 
 
-def make_small(monkeypatch=None):
+def make_small(put=setattr):
     """Make pieces and segments so small that a test has many."""
-    for module, name, value in (
-        (texts, "_PIECE_TOKENS", 150),
-        (segments, "_FEW", 256),
-        (texts, "_PART_BYTES", 300),
-    ):
-        if monkeypatch is None:
-            setattr(module, name, value)
-        else:
-            monkeypatch.setattr(module, name, value)
+    put(texts, "_PIECE_TOKENS", 150)
+    put(texts, "_PART_BYTES", 300)
+    put(segments, "_FEW", 256)
 
 
 def source(number: int, lines: int = 12) -> str:

@@ -38,26 +38,13 @@ _REDIRECTION = {"<", ">", ">>"}
 
 
 class Block(NamedTuple):
-    """A fenced block of a document, whatever is in it.
+    """A fenced block of a document, whatever is in it; or what is to be typed of one.
 
     Attributes:
         place: Document and line, for messages.
-        language: The first word behind the fence; empty where there is none.
+        language: The first word behind the fence; empty where there is none. Of what is to be
+            typed, a shell command or the lines of an example, "sh" or "python".
         text: What is between the fences.
-    """
-
-    place: str
-    language: str
-    text: str
-
-
-class Typed(NamedTuple):
-    """Something to type: a shell command, or the lines of a Python example.
-
-    Attributes:
-        place: Document and line, for messages.
-        language: "sh" or "python".
-        text: As it stands there.
     """
 
     place: str
@@ -79,15 +66,15 @@ def blocks(text: str, name: str) -> Iterator[Block]:
         raise ValueError(f"{name}: what is {left[0].strip()!r}? Fences are ``` at the margin")
 
 
-def typed(text: str, name: str) -> Iterator[Typed]:
+def typed(text: str, name: str) -> Iterator[Block]:
     """The commands and examples of a document, in order."""
     for block in blocks(text, name):
         document, _, line = block.place.rpartition(":")
         if block.language in PYTHON:
-            yield Typed(block.place, "python", block.text)
+            yield Block(block.place, "python", block.text)
         elif block.language in SHELL:
             for offset, command in _commands(block.text):
-                yield Typed(f"{document}:{int(line) + offset}", "sh", command)
+                yield Block(f"{document}:{int(line) + offset}", "sh", command)
 
 
 def _commands(content: str) -> Iterator[tuple[int, str]]:
@@ -118,7 +105,7 @@ def _words(command: str) -> list[str]:
     return list(lexer)
 
 
-def run(command: Typed, folder: Path) -> str:
+def run(command: Block, folder: Path) -> str:
     """What a command prints in a shell, or an example in Python; it must succeed."""
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if command.language == "sh":

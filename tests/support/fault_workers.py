@@ -3,6 +3,7 @@
 import itertools
 import random
 import warnings
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def export_forever(checkpoint: Path, folder: Path, number: int, told: Connection
         told.send(done)
 
 
-def stub_compiler() -> None:
+def stub_compiler(put: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let the compiler write files of random bytes, a few of each graph, at once."""
 
     def compiled(
@@ -38,8 +39,8 @@ def stub_compiler() -> None:
             path.write_bytes(random.randbytes(5_000))
             path.with_name(f"{path.stem}_qnn.bin").write_bytes(random.randbytes(50_000))
 
-    qnn_compile.qnn_session = compiled
-    qnn_compile.version = lambda: QnnVersion("0", "0")
+    put(qnn_compile, "qnn_session", compiled)
+    put(qnn_compile, "version", lambda: QnnVersion("0", "0"))
 
 
 def compile_forever(bundle: Path, told: Connection) -> None:

@@ -1,6 +1,6 @@
 """Histories whose requests are known, and processes that write some, to be killed meanwhile."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -50,9 +50,10 @@ def knows(history: History, text: NDArray[np.uint32], at: int = 100, length: int
     return drafted_after(history, text[at - 20 : at], length) == text[at : at + length].tolist()
 
 
-def index_all_the_time() -> None:
+def index_all_the_time(put: Callable[[Any, str, int], None] = setattr) -> None:
     """Make indexes worth building that are small enough for a test."""
-    requests._MERGE_AT_CLOSE, requests._MERGE_WHILE_RUNNING = 200, 400
+    put(requests, "_MERGE_AT_CLOSE", 200)
+    put(requests, "_MERGE_WHILE_RUNNING", 400)
 
 
 def write_forever(directory: Path, number: int, told: Connection) -> None:

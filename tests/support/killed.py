@@ -16,6 +16,16 @@ processes.set_forkserver_preload(["histories", "fault_workers", "stored_prefixes
 """Starts processes fast, from a server that has imported everything."""
 
 
+def at_once(work: Callable[..., None], arguments: list[tuple[Any, ...]]) -> list[int | None]:
+    """Run `work` in a process for each of the arguments; how they ended."""
+    workers = [processes.Process(target=work, args=each) for each in arguments]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return [worker.exitcode for worker in workers]
+
+
 def kill_at_random(work: Callable[..., None], *arguments: Any, rng: random.Random) -> list[Any]:
     """Run `work(*arguments, told)` in a process, and kill it at a random point of a round.
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from checkpoints import ROOT
-from documents import Block, Typed
+from documents import Block
 
 
 class Reason(Enum):
@@ -101,7 +101,7 @@ NOT_RUN = {
 """What begins like this is not run."""
 
 
-def why_not(command: Typed) -> Exempt | None:
+def why_not(command: Block) -> Exempt | None:
     """Why a command or an example is not run; None for one that is."""
     return next((why for rule, why in NOT_RUN.items() if re.search(rule, command.text)), None)
 

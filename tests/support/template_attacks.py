@@ -44,21 +44,8 @@ SPECS = ("", ":d", ":>{}", ":{}.{}f", "!r", "!a", "!s:>{}", ":99999999", ":.9999
 
 
 ARGUMENTS = (
-    HUGE,
-    "",
-    f"-{HUGE}",
-    LONG,
-    "','",
-    "'utf-32'",
-    "none",
-    f"{HUGE}, {HUGE}",
-    f"{HUGE}, {LONG}",
-    f"{LONG}, {HUGE}",
-    f"'a', {LONG}",
-    f"{LONG}, 'x', {HUGE}",
-    "{97: t}",
-    "l",
-    "true, true, t",
+    *(HUGE, "", f"-{HUGE}", LONG, "','", "'utf-32'", "none", f"{HUGE}, {HUGE}", f"{HUGE}, {LONG}"),
+    *(f"{LONG}, {HUGE}", f"'a', {LONG}", f"{LONG}, 'x', {HUGE}", "{97: t}", "l", "true, true, t"),
 )
 """What is given to a call: nothing, one, and several of everything large."""
 
@@ -117,9 +104,8 @@ def formats():
 def operators():
     """Expressions of two large values."""
     signs = ("+", "-", "*", "/", "//", "%", "**", "~", "==", "<", "in")
-    for one, sign, other in itertools.product(
-        VALUES.values(), signs, (LONG, "l", "4000000", "(2 ** 120)")
-    ):
+    others = (LONG, "l", "4000000", "(2 ** 120)")
+    for one, sign, other in itertools.product(VALUES.values(), signs, others):
         yield f"({one}) {sign} ({other})"
     for value, part in itertools.product(VALUES.values(), ("[1:]", "[::-1]", "[:4000000]")):
         yield f"({value}){part}"
@@ -136,18 +122,9 @@ NESTED = (
     *("ns.x|map(attribute='a')", "ns.x|groupby('a')", "{'a': ns.x}.items()", "{1: ns.x}.values()"),
 )
 LOOKED_AT = (
-    "",
-    "{{ ns.x }}",
-    "{{ ns.x == ns.y }}",
-    "{{ ns.x|string|length }}",
-    "{{ ns.x|tojson }}",
-    "{{ {ns.x: 1} }}",
-    "{{ ns.x|list|length }}",
-    "{{ ns.x < ns.y }}",
-    "{{ 7 in ns.x }}",
-    "{{ ns.x|sort }}",
-    "{{ [ns.x, ns.y]|unique|list|length }}",
-    "{{ '%s' % ns.x }}",
+    *("", "{{ ns.x }}", "{{ ns.x == ns.y }}", "{{ ns.x|string|length }}", "{{ ns.x|tojson }}"),
+    *("{{ {ns.x: 1} }}", "{{ ns.x|list|length }}", "{{ ns.x < ns.y }}", "{{ 7 in ns.x }}"),
+    *("{{ ns.x|sort }}", "{{ [ns.x, ns.y]|unique|list|length }}", "{{ '%s' % ns.x }}"),
 )
 
 

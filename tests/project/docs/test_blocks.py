@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from checkpoints import ROOT
-from documents import DOCUMENTS, PYTHON, SHELL, Block, Typed, blocks, typed
+from documents import DOCUMENTS, PYTHON, SHELL, Block, blocks, typed
 from not_run import CHECKED, NOT_RUN, Reason, check_of
 
 FENCE = "```"
@@ -71,7 +71,7 @@ def test_the_reason_is_one_of_a_few_and_the_test_that_is_named_exists(exempt):
     assert not exempt.instead or (ROOT / exempt.instead).exists()
 
 
-def examples() -> list[Typed]:
+def examples() -> list[Block]:
     return [
         example
         for path in DOCUMENTS
@@ -80,7 +80,7 @@ def examples() -> list[Typed]:
     ]
 
 
-def mistaken_names(example: Typed) -> Iterator[str]:
+def mistaken_names(example: Block) -> Iterator[str]:
     """What of ours an example imports that is not there, or calls with a keyword it has not."""
     tree, ours = ast.parse(example.text), {}
     for node in ast.walk(tree):
@@ -114,5 +114,5 @@ def test_the_names_of_an_example_are_real_whether_or_not_it_is_run(example):
     ],
 )
 def test_a_wrong_name_in_an_example_is_found(line, mistake):
-    (found,) = mistaken_names(Typed("x.md:1", "python", line))
+    (found,) = mistaken_names(Block("x.md:1", "python", line))
     assert mistake in found

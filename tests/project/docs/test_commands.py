@@ -16,7 +16,7 @@ import pytest
 from chat_checkpoint import TEMPLATE, chat_checkpoint
 from checkpoints import ROOT
 from coordgen_rs.convert import export_checkpoint
-from documents import DOCUMENTS, Typed, mistakes, parse_error, run, simple_commands, typed
+from documents import DOCUMENTS, Block, mistakes, parse_error, run, simple_commands, typed
 from gguf_files import write_gguf
 from not_run import NOT_RUN, why_not
 
@@ -46,15 +46,15 @@ _NUM_RECORDS = 12
 _LIMIT_S = 900
 
 
-def commands() -> list[Typed]:
+def commands() -> list[Block]:
     return [command for path in DOCUMENTS for command in typed_of(path)]
 
 
-def typed_of(path: Path) -> list[Typed]:
+def typed_of(path: Path) -> list[Block]:
     return list(typed(path.read_text("utf-8"), str(path.relative_to(ROOT))))
 
 
-def smaller(command: Typed) -> str:
+def smaller(command: Block) -> str:
     """A command on a tiny scale; an example stays as it is."""
     if command.language != "sh":
         return command.text
@@ -75,7 +75,7 @@ def instruct(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def workplace(folder: Path, document: list[Typed], instruct: Path) -> Path:
+def workplace(folder: Path, document: list[Block], instruct: Path) -> Path:
     """Put into `folder` what the commands of a document take for granted, and do not make."""
     for name in ("models", "benches", "tests"):
         (folder / name).symlink_to(ROOT / name)
@@ -99,7 +99,7 @@ def workplace(folder: Path, document: list[Typed], instruct: Path) -> Path:
     return folder
 
 
-def written_by(command: Typed) -> Iterator[str]:
+def written_by(command: Block) -> Iterator[str]:
     """The bundles that a command makes when it is run."""
     if command.language == "python" or why_not(command):
         return
@@ -172,13 +172,13 @@ def test_a_wrong_option_in_running_text_is_found():
 
 def test_an_example_that_raises_is_found(tmp_path):
     with pytest.raises(AssertionError, match=r"x\.md:3: raise SystemExit"):
-        run(Typed("x.md:3", "python", "raise SystemExit(3)\n"), tmp_path)
+        run(Block("x.md:3", "python", "raise SystemExit(3)\n"), tmp_path)
 
 
 def test_commands_go_on_behind_backslashes_and_within_quotes():
     text = f"{FENCE}sh\na 'b\nc'  # d\n\n# only a remark\ne \\\n    f | g > h\n{FENCE}\n"
     first, second = typed(text, "x.md")
-    assert first == Typed("x.md:2", "sh", "a 'b\nc'  # d")
+    assert first == Block("x.md:2", "sh", "a 'b\nc'  # d")
     assert list(simple_commands(first.text)) == [["a", "b\nc"]]
     assert second.place == "x.md:6"
     assert list(simple_commands(second.text)) == [["e", "f"], ["g"]]

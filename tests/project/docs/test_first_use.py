@@ -5,12 +5,12 @@ import re
 from collections import Counter
 
 import pytest
+from coordgen_rs.convert.commands import export
 
 from checkpoints import ROOT
 from coordgen_rs.cli import main
 from coordgen_rs.cli.commands import generate
-from coordgen_rs.convert import export
-from documents import DOCUMENTS, Typed, parse_error, simple_commands, typed
+from documents import DOCUMENTS, Block, parse_error, simple_commands, typed
 
 FIRST = (
     "README.md",
@@ -24,7 +24,7 @@ FIRST = (
 ASKS = ("generate", "stream", "chat", "stream_chat")
 
 
-def examples(page: str) -> list[Typed]:
+def examples(page: str) -> list[Block]:
     return list(typed((ROOT / page).read_text("utf-8"), page))
 
 

@@ -13,7 +13,7 @@ import httpx
 from chat_checkpoint import chat_checkpoint
 from checkpoints import ROOT
 from coordgen_rs.convert import export_checkpoint
-from documents import Typed, run, simple_commands, typed
+from documents import Block, run, simple_commands, typed
 from not_run import Reason, why_not
 from served import served
 
@@ -65,7 +65,7 @@ def test_every_example_of_a_client_is_sent():
     assert waits == SENT
 
 
-def is_left_to_this_file(example: Typed) -> bool:
+def is_left_to_this_file(example: Block) -> bool:
     why = why_not(example)
     return (
         why is not None

@@ -21,14 +21,10 @@ from coordgen_rs.store import files as files_module
 from coordgen_rs.store.background import NoThreadError
 from coordgen_rs.store.files import whole_file
 from coordgen_rs.store.prefixes import directory as directory_module
-from coordgen_rs.store.prefixes.directory import (
-    StoreDirectory,
-    clear,
-    summaries,
-)
+from coordgen_rs.store.prefixes.directory import StoreDirectory, clear, summaries
 from coordgen_rs.store.prefixes.prefix import BLOCK_TOKENS, Layout, MemoryBudget
 from coordgen_rs.store.prefixes.store import Lookup, PrefixStore, TargetIdentity
-from killed import processes, small_disk
+from killed import at_once, small_disk
 from stored_prefixes import (
     TARGET,
     LateQueue,
@@ -140,17 +136,16 @@ def test_a_folder_that_another_may_have_written_is_neither_read_nor_written(tmp_
 
 @pytest.mark.skipif(os.name != "posix", reason="has no such modes")
 def test_a_directory_that_others_may_write_in_is_refused(tmp_path):
-    open_to_all = tmp_path / "open"
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
-    with pytest.raises(OptionError, match="everybody may write"):
-        PrefixStore(open_to_all, TARGET)
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(NotADirectoryError):
-        PrefixStore(file, TARGET)
-    with pytest.raises(OptionError, match="prefix_store_size"):
-        PrefixStore(tmp_path, TARGET, 0)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "file").touch()
+    for name, size, error, message in (
+        ("open", 1 << 20, OptionError, "everybody may write"),
+        ("file", 1 << 20, NotADirectoryError, None),
+        ("new", 0, OptionError, "prefix_store_size"),
+    ):
+        with pytest.raises(error, match=message):
+            PrefixStore(tmp_path / name, TARGET, size)
 
 
 def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(tmp_path, monkeypatch):
@@ -320,10 +315,8 @@ def test_a_directory_that_is_only_read_is_told_once_and_read(tmp_path, monkeypat
 
 @pytest.mark.parametrize("left", [0, 1, 3, 11, 100])
 def test_a_process_that_is_killed_leaves_what_it_has_written(tmp_path, left):
-    child = processes.Process(target=keep_and_die, args=(tmp_path, left))
-    child.start()
-    child.join()
-    assert child.exitcode == (0 if left == 100 else -signal.SIGKILL)
+    [status] = at_once(keep_and_die, [(tmp_path, left)])
+    assert status == (0 if left == 100 else -signal.SIGKILL)
     store = PrefixStore(tmp_path, TARGET)
     before = found(store, np.arange(201))
     assert before == len(files(tmp_path)) * BLOCK_TOKENS
@@ -362,9 +355,12 @@ def test_what_was_left_where_there_are_no_locks_counts_and_goes_as_all_else(tmp_
 
 
 def test_a_list_tells_of_each_namespace_and_clearing_one_leaves_the_others(tmp_path):
+    assert summaries(tmp_path) == []
+    (tmp_path / "mine.txt").write_text("not the store's")
+    with pytest.raises(OptionError, match="is not a prefix store"):
+        summaries(tmp_path)
     stored(tmp_path, np.arange(64), "alice").close()
     stored(tmp_path, np.arange(96), "bob").close()
-    (tmp_path / "mine.txt").write_text("not the store's")
     of_bob, of_alice = summaries(tmp_path)
     assert (of_bob.namespace, of_bob.num_tokens, of_bob.bundle) == ("bob", 96, "bundle")
     assert (of_alice.namespace, of_alice.num_bytes) == ("alice", 2 * BLOCK_BYTES)
@@ -467,12 +463,7 @@ def test_no_more_than_the_limit_is_there_after_any_write(tmp_path, most, writers
 
 
 def test_processes_that_write_at_once_stay_within_the_limit_together(tmp_path):
-    writers = [processes.Process(target=write_many, args=(tmp_path, it)) for it in range(3)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert at_once(write_many, [(tmp_path, it) for it in range(3)]) == [0, 0, 0]
     assert 22_000 < sum(it.stat().st_size for it in files(tmp_path)) <= 30_000
 
 
@@ -495,9 +486,9 @@ def test_what_is_there_is_measured_where_nothing_of_use_tells(tmp_path, total):
     directory = StoreDirectory(tmp_path, 3000)
     folder = directory.make_folder(bytes(16), {})
     for number in range(6):
-        if number >= 2 and total is None:
+        if number >= 2:
             (tmp_path / ".total").unlink()
-        elif number >= 2:
+        if number >= 2 and total is not None:
             (tmp_path / ".total").write_bytes(total)
         write(directory, folder, number, 1000)
     assert len(files(tmp_path)) == 2
@@ -566,12 +557,3 @@ def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, 
     assert all(reader.is_over for reader in session.readers)
     assert store.counts.failures == (error is not KeyError)
     assert store._memory.take("another", 2)
-
-
-def test_a_directory_of_other_files_is_no_store(tmp_path):
-    assert summaries(tmp_path) == []
-    (tmp_path / "mine.txt").touch()
-    with pytest.raises(OptionError, match="is not a prefix store"):
-        summaries(tmp_path)
-    stored(tmp_path, np.arange(64))
-    assert len(summaries(tmp_path)) == 1

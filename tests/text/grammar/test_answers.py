@@ -56,10 +56,21 @@ def session(session_of):
     return session_of("embedded", "fp32")
 
 
+def vocabulary_of(session):
+    return Vocabulary(Tokenizer.of(session.bundle), session.vocab_size, session.end_token_ids)
+
+
+def drafted(session, prompt, drafter=None, stats=None, **options):
+    """The tokens of an answer with drafts, which are those of plain decoding."""
+    expected = tokens_of(plain(session, prompt, **options))
+    steps = generate(session, prompt, drafter=drafter, stats=stats, **options)
+    assert tokens_of(steps) == expected
+    return expected
+
+
 @pytest.fixture(scope="module")
 def vocabulary(session):
-    tokenizer = Tokenizer.of(session.bundle)
-    return Vocabulary(tokenizer, session.vocab_size, session.end_token_ids)
+    return vocabulary_of(session)
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +89,7 @@ def test_an_answer_is_valid_and_the_same_without_drafts(model, name):
     schema = JsonSchema(FOLLOWED[name])
     for options in ({}, {"temperature": 1.5, "seed": 3}):
         asked = {"grammar": schema, "max_new_tokens": 400, **options}
-        answer, alone = (
-            model.generate(PROMPT, **asked),
-            model.generate(PROMPT, drafts=False, **asked),
-        )
+        answer, alone = (model.generate(PROMPT, drafts=it, **asked) for it in (True, False))
         jsonschema.validate(json.loads(answer.text), FOLLOWED[name])
         assert answer.finish_reason in ("grammar", "stop")
         assert (answer.token_ids, answer.finish_reason) == (alone.token_ids, alone.finish_reason)
@@ -137,19 +145,16 @@ def test_values_and_names_that_look_like_keywords_are_no_keywords(vocabulary, ke
 @pytest.fixture(scope="module")
 def asked(session, vocabulary, prompt):
     """Requests, with the tokens of constrained plain decoding and why they end."""
-    grammars = (
-        JsonSchema(PERSON),
-        JsonSchema(PERSON, any_whitespace=True),
-        Regex("([a-f]|[0-9] )+"),
-    )
+    grammars = [JsonSchema(PERSON), JsonSchema(PERSON, any_whitespace=True)]
+    grammars.append(Regex("([a-f]|[0-9] )+"))
     found = []
-    for grammar, sampling in product(map(vocabulary.matcher, grammars), CHOICES):
-        for ignore_eos in (False, True):
-            options = {"sampling": sampling, "ignore_eos": ignore_eos, "grammar": grammar}
-            options |= {"max_new_tokens": 40}
-            stats = Stats()
-            expected = tokens_of(plain(session, prompt, stats=stats, **options))
-            found.append((options, expected, stats.finish_reason))
+    for grammar, sampling, ignore_eos in product(
+        map(vocabulary.matcher, grammars), CHOICES, (False, True)
+    ):
+        options = {"sampling": sampling, "ignore_eos": ignore_eos, "grammar": grammar}
+        options |= {"max_new_tokens": 40, "stats": Stats()}
+        expected = tokens_of(plain(session, prompt, **options))
+        found.append((options, expected, options.pop("stats").finish_reason))
     return found
 
 
@@ -163,13 +168,10 @@ def test_every_method_gives_the_tokens_of_constrained_plain_decoding(session, pr
 
 
 def test_a_draft_model_drafts_under_a_grammar(session, session_of, vocabulary, prompt):
-    drafter = make_drafter(
-        session, "blend", draft_model=DraftModel(session_of("embedded-draft", "fp32"))
-    )
+    model = DraftModel(session_of("embedded-draft", "fp32"))
+    drafter = make_drafter(session, "blend", draft_model=model)
     grammar = vocabulary.matcher(JsonSchema(PERSON))
-    expected = tokens_of(plain(session, prompt, grammar=grammar, max_new_tokens=60))
-    got = tokens_of(generate(session, prompt, drafter=drafter, grammar=grammar, max_new_tokens=60))
-    assert got == expected
+    assert drafted(session, prompt, drafter, grammar=grammar, max_new_tokens=60)
 
 
 @pytest.mark.parametrize("commit", ["canonical", "compact"])
@@ -329,28 +331,21 @@ def test_what_a_grammar_raises_comes_out_as_it_is(session, vocabulary, prompt, m
 
 def test_pieces_with_bytes_follow_grammars(session_of):
     session = session_of("stories260K", "fp32")
-    tokenizer = Tokenizer.of(session.bundle)
-    vocabulary = Vocabulary(tokenizer, session.vocab_size, session.end_token_ids)
+    tokenizer, vocabulary = Tokenizer.of(session.bundle), vocabulary_of(session)
     prompt = tokenizer.encode("Once upon a time")
     for schema in ("a tool call", "an enum beyond ASCII", "an appointment", "a tuple"):
-        grammar = vocabulary.matcher(JsonSchema(FOLLOWED[schema]))
-        options = {"grammar": grammar, "max_new_tokens": 200}
-        stats = Stats()
-        expected = tokens_of(plain(session, prompt, **options))
-        assert tokens_of(generate(session, prompt, stats=stats, **options)) == expected
+        grammar, stats = vocabulary.matcher(JsonSchema(FOLLOWED[schema])), Stats()
+        got = drafted(session, prompt, grammar=grammar, max_new_tokens=200, stats=stats)
         assert stats.finish_reason in ("grammar", "stop")
-        jsonschema.validate(json.loads(tokenizer.decode(expected)), FOLLOWED[schema])
+        jsonschema.validate(json.loads(tokenizer.decode(got)), FOLLOWED[schema])
 
 
 def test_pieces_that_cannot_spell_a_character_follow_what_they_can(session_of):
     session = session_of("TinyStories-656K", "fp32")  # has no braces, and no bytes
-    tokenizer = Tokenizer.of(session.bundle)
-    vocabulary = Vocabulary(tokenizer, session.vocab_size, session.end_token_ids)
+    tokenizer, vocabulary = Tokenizer.of(session.bundle), vocabulary_of(session)
     prompt = tokenizer.encode("Once upon a time")
-    grammar = vocabulary.matcher(Regex("there was a [a-z]{3,8}"))
-    expected = tokens_of(plain(session, prompt, grammar=grammar))
-    assert tokens_of(generate(session, prompt, grammar=grammar)) == expected
-    assert tokenizer.decode(expected).startswith("there was a ")
+    got = drafted(session, prompt, grammar=vocabulary.matcher(Regex("there was a [a-z]{3,8}")))
+    assert tokenizer.decode(got).startswith("there was a ")
     for run in (generate, plain):
         with pytest.raises(GrammarError, match="cannot go on"):
             tokens_of(run(session, prompt, grammar=vocabulary.matcher(JsonSchema(PERSON))))
@@ -358,10 +353,6 @@ def test_pieces_that_cannot_spell_a_character_follow_what_they_can(session_of):
 
 def test_a_folder_of_genai_follows_grammars(session, tmp_path):
     folder = open_session(write_folder(session.bundle, tmp_path / "folder"))
-    tokenizer = Tokenizer.of(folder.bundle)
-    vocabulary = Vocabulary(tokenizer, folder.vocab_size, folder.end_token_ids)
-    grammar, prompt = vocabulary.matcher(JsonSchema(PERSON)), tokenizer.encode(PROMPT)
-    expected = tokens_of(plain(folder, prompt, grammar=grammar))
-    got = tokens_of(generate(folder, prompt, grammar=grammar))
-    assert got == expected
+    tokenizer, grammar = Tokenizer.of(folder.bundle), JsonSchema(PERSON)
+    got = drafted(folder, tokenizer.encode(PROMPT), grammar=vocabulary_of(folder).matcher(grammar))
     jsonschema.validate(json.loads(tokenizer.decode(got)), PERSON)
