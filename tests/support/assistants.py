@@ -13,6 +13,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from answers import token_by_token
 from checkpoints import random_weights, save_weights
 from coordgen_rs import open_session
 from coordgen_rs.convert import export_checkpoint

@@ -5,11 +5,11 @@ import re
 from collections import Counter
 
 import pytest
-from coordgen_rs.convert.commands import export
 
 from checkpoints import ROOT
 from coordgen_rs.cli import main
 from coordgen_rs.cli.commands import generate
+from coordgen_rs.convert import export
 from documents import DOCUMENTS, Block, parse_error, simple_commands, typed
 
 FIRST = (

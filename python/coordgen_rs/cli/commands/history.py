@@ -34,6 +34,7 @@ from coordgen_rs.store.history.store import (
     remove_indexes,
     told_evictions,
 )
+from coordgen_rs.store.history.texts import AddResult, checked_paths, name_of
 
 EXAMPLES = """\
 examples:
