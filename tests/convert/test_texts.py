@@ -13,7 +13,8 @@ def codes(text: str) -> list[int]:
 
 
 def texts_of(tmp_path, name, content, encode=codes) -> CalibrationTexts:
-    (tmp_path / name).write_text(content, "utf-8")
+    if content is not None:
+        (tmp_path / name).write_text(content, "utf-8")
     return read_texts(tmp_path / name, encode, 100)
 
 
@@ -71,15 +72,11 @@ def test_the_messages_of_a_chat_are_one_text(tmp_path):
         ("a.jsonl", "[1]", "line 1 holds no text"),
         ("a.jsonl", "[" * 200_000, "line 1"),
         ("a.jsonl", r'"\ud800"', "line 1"),
+        ("absent.txt", None, "cannot be read"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path, name, content, message):
     """Also where a tokenizer adds tokens to no text."""
     with pytest.raises(OptionError, match=rf"{name}.* {message}"):
         texts_of(tmp_path, name, content, lambda text: [1, *codes(text)])
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(OptionError, match=r"absent\.txt cannot be read"):
-        read_texts(tmp_path / "absent.txt", codes, 100)

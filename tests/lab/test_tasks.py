@@ -25,30 +25,35 @@ from coordgen_rs.lab.tasks import (
 from fleet_records import records, write_jsonl
 from fleet_tasks import Killing, Unreadable, die, refuse, square
 
+SUPPORT = str(Path(fleet_tasks.__file__).parent)
+WITH_SUPPORT = os.pathsep.join(filter(None, (SUPPORT, os.environ.get("PYTHONPATH"))))
+"""For processes that import what is called."""
+
 
 @pytest.fixture(scope="module")
 def ray_tasks():
     pytest.importorskip("ray", reason="needs the extra ray")
     with pytest.MonkeyPatch.context() as patched:  # workers import what is called
-        paths = [str(Path(fleet_tasks.__file__).parent), os.environ.get("PYTHONPATH", "")]
-        patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        patched.setenv("PYTHONPATH", WITH_SUPPORT)
         on_ray = RayTasks("local:2")
         yield on_ray
         on_ray.close()
 
 
-def test_calls_run_here_one_after_the_other():
+@pytest.fixture(params=["processes", "ray"])
+def any_tasks(request):
+    return Processes(2) if request.param == "processes" else request.getfixturevalue("ray_tasks")
+
+
+def test_calls_run_one_after_the_other_or_side_by_side_with_the_same_results(any_tasks):
     assert list(Sequential().run(square, [3, 1, 2])) == [(0, 9), (1, 1), (2, 4)]
-
-
-def test_calls_run_side_by_side_with_the_same_results():
-    found = list(Processes(2).run(square, range(20)))
+    found = list(any_tasks.run(square, range(20)))
     assert sorted(found) == list(Sequential().run(square, range(20)))
 
 
-def test_an_error_of_a_process_is_raised_as_it_is():
+def test_an_error_of_a_call_is_raised_as_it_is(any_tasks):
     with pytest.raises(HistoryError, match="number 7 is wrong"):
-        list(Processes(2).run(refuse, [7, 7]))
+        list(any_tasks.run(refuse, [7, 7]))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
@@ -60,10 +65,9 @@ def test_no_process_outlives_its_parent(how, tmp_path):
         f"    list(Processes(2).run(wait_for_ever, [{str(tmp_path)!r}] * 2))\n"
     )
     (tmp_path / "run.py").write_text(script)
-    support = str(Path(fleet_tasks.__file__).parent)
     begun = subprocess.Popen(
         [sys.executable, tmp_path / "run.py"],
-        env=os.environ | {"PYTHONPATH": support},
+        env=os.environ | {"PYTHONPATH": WITH_SUPPORT},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -87,16 +91,6 @@ def is_running(process_id):
 def test_a_killed_process_is_told():
     with pytest.raises(TaskLostError, match="a process was killed"):
         list(Processes(1).run(die, [1]))
-
-
-def test_calls_run_on_ray_with_the_same_results(ray_tasks):
-    found = list(ray_tasks.run(square, range(20)))
-    assert sorted(found) == list(Sequential().run(square, range(20)))
-
-
-def test_an_error_of_a_call_is_raised_as_it_is(ray_tasks):
-    with pytest.raises(HistoryError, match="number 7 is wrong"):
-        list(ray_tasks.run(refuse, [7]))
 
 
 def test_a_worker_that_lacks_the_package_is_told_so(ray_tasks):

@@ -75,6 +75,11 @@ def test_the_ramp_of_its_rotation_is_not_rounded():
     assert ratio[9] == pytest.approx(1 - ramp * (1 - 1 / 32), rel=1e-4)
 
 
+def logits_of(checkpoint: Path, out: Path, weights: str) -> Any:
+    bundle = exported(checkpoint, out, weights=weights, prefill_rows=32)
+    return prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
+
+
 def tensors_of(path: Any) -> dict[str, Tensor]:
     return open_checkpoint(path).tensors
 
@@ -197,12 +202,8 @@ def test_kept_mxfp4_is_near_to_its_numbers_in_floats(tmp_path):
     """Activations are rounded to 8 bits where weights are integers."""
     checkpoint = write_safetensors(random_model(IN_BLOCKS), tmp_path / "model")
     pack(checkpoint)
-    logits = {}
-    for weights in ("fp32", "keep"):
-        bundle = exported(checkpoint, tmp_path / weights, weights=weights, prefill_rows=32)
-        logits[weights] = prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
-    distance = np.abs(logits["keep"] - logits["fp32"]).mean()
-    assert 0 < distance < 0.1 * logits["fp32"].std()
+    floats, kept = (logits_of(checkpoint, tmp_path / it, it) for it in ("fp32", "keep"))
+    assert 0 < np.abs(kept - floats).mean() < 0.1 * floats.std()
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int8", "keep"])
@@ -210,19 +211,13 @@ def test_a_file_computes_what_its_checkpoint_does(tmp_path, weights):
     packed = write_gpt_oss(tmp_path / "packed", packed=True)
     floats = write_gpt_oss(tmp_path / "floats")
     file = write_gguf(tmp_path / "model.gguf", floats, {"_exps.weight": "MXFP4"})
-    logits = []
-    for number, path in enumerate((packed, file)):
-        bundle = exported(path, tmp_path / f"{number}", weights=weights, prefill_rows=32)
-        logits.append(prompt_logits(OrtSession(CpuDevice(bundle)), tokens()))
-    assert np.array_equal(*logits)
+    both = (logits_of(it, tmp_path / f"of-{it.name}", weights) for it in (packed, file))
+    assert np.array_equal(*both)
 
 
 def test_experts_in_bfloat16_compute_what_the_same_numbers_do_in_floats(tmp_path):
     import ml_dtypes
 
     checkpoint = write_gpt_oss(tmp_path / "model", dtype=ml_dtypes.bfloat16)
-    logits = {}
-    for weights in ("fp32", "keep"):
-        bundle = exported(checkpoint, tmp_path / weights, weights=weights, prefill_rows=32)
-        logits[weights] = prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
-    assert np.abs(logits["keep"] - logits["fp32"]).max() < 1e-4
+    floats, kept = (logits_of(checkpoint, tmp_path / it, it) for it in ("fp32", "keep"))
+    assert np.abs(kept - floats).max() < 1e-4

@@ -123,24 +123,18 @@ def test_a_token_ends_an_answer_by_its_name(tmp_path, checkpoint, kinds):
 
 
 @pytest.mark.parametrize(
-    "kinds",
-    [{"</s>": 4}, {"<eos>": 1}, {"<|im_end|>": 5}, {"<|return|>": 3}, {"<s>": 3}],
-    ids=str,
-)
-def test_a_text_like_an_end_and_other_controls_end_no_answer(tmp_path, checkpoint, kinds):
-    file = with_token(checkpoint, tmp_path, kinds)
-    assert open_checkpoint(file).config.end_token_ids == [2]
-
-
-@pytest.mark.parametrize(
     ("kinds", "ends"),
     [
+        *(({name: kind}, [2]) for name, kind in (("</s>", 4), ("<eos>", 1), ("<|im_end|>", 5))),
+        *(({name: 3}, [2]) for name in ("<|return|>", "<s>")),
         ({"<|return|>": 3, "<|call|>": 3, "<|end|>": 3}, [2, 7, 8]),
         ({"<|tool_response>": 3, "</s>": 3, "<turn|>": 3}, [2, 7, 9]),
     ],
     ids=str,
 )
-def test_ends_that_mean_less_beside_others(tmp_path, checkpoint, kinds, ends):
+def test_texts_like_ends_and_ends_that_mean_less_beside_others_end_none(
+    tmp_path, checkpoint, kinds, ends
+):
     file = with_token(checkpoint, tmp_path, kinds)
     assert open_checkpoint(file).config.end_token_ids == ends
 
