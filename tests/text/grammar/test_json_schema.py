@@ -123,11 +123,13 @@ def test_the_look_aheads_of_pydantics_decimals_are_held_to(pattern):
         assert (refused_at(schema, json.dumps(number)) is None) == is_taken, number
 
 
-def test_formats_that_say_little_hold_nothing_and_unknown_ones_are_refused():
+def test_formats_that_say_little_hold_nothing():
     for name in LOOSE_FORMATS:
         assert refused_at({"type": "string", "format": name}, '"a b"') is None
-    with pytest.raises(UnsupportedGrammarError, match="format"):
-        refused_at({"type": "string", "format": "passwords"}, '"a"')
+
+
+CONTROLS = ["^a\x7fb$", r"^\x00+$", r"\u0007", "^[\x01-\x03]$"]
+BEYOND = [{"minimum": 1 << 63}, {"maximum": -(1 << 63)}, {"minimum": 10**30}]
 
 
 @pytest.mark.parametrize(
@@ -141,23 +143,23 @@ def test_formats_that_say_little_hold_nothing_and_unknown_ones_are_refused():
         {"type": "object", "propertyNames": True},
         {"type": "string", "pattern": "a(?!b)"},
         {"type": "string", "pattern": "^(?!^[a]*$)(?=b)c"},
+        {"type": "string", "format": "passwords"},
+        *({"type": "string", "pattern": it} for it in CONTROLS),
+        *({"type": "integer"} | it for it in BEYOND),
     ],
 )
-def test_whatever_else_is_not_known_is_refused(schema):
+def test_what_is_not_known_or_cannot_be_written_is_refused(schema):
     with pytest.raises(UnsupportedGrammarError):
         refused_at(schema, "[]")
 
 
-def test_what_merely_looks_like_a_keyword_stays_as_it_is():
+def test_the_schema_itself_is_not_changed_nor_what_merely_looks_like_a_keyword():
     schema = {
         "type": "object",
         "properties": {"uniqueItems": {"enum": [{"format": "password"}]}, "format": {}},
         "default": {"propertyNames": {"enum": ["a"]}},
     }
     assert rewritten(schema) == schema
-
-
-def test_the_schema_itself_is_not_changed():
     schema = {"items": {"uniqueItems": True, "format": "password"}, "uniqueItems": True}
     before = json.dumps(schema)
     assert rewritten(schema) == {"items": {}}
@@ -243,8 +245,8 @@ def test_a_large_bound_lets_nothing_in_that_is_beyond_it(bound, kind):
         for grammar in (JsonSchema(schema), Lark(f"start: %json {json.dumps(schema)}")):
             taken = [
                 more
-                for more in range(-2100, 2100, 1)
-                if abs(more) < 5 or more % 100 == 0
+                for more in range(-2100, 2100)
+                if abs(more) < 5 or more % 300 == 0
                 if marked_tokens().refused_at(grammar, str(sign * (bound + more))) is None
             ]
             assert -2100 in taken
@@ -259,9 +261,6 @@ def test_whole_numbers_of_64_bits_have_all_but_the_least():
             assert refused_at(schema, str(value)) is None
         assert refused_at(schema, str(least - 1)) is not None
         assert refused_at(schema, str(most + 1)) is not None
-    for bound in ({"minimum": 1 << 63}, {"maximum": -(1 << 63)}, {"minimum": 10**30}):
-        with pytest.raises(UnsupportedGrammarError):
-            refused_at({"type": "integer"} | bound, "0")
 
 
 NEAREST = -9223372036854774784.0
@@ -353,12 +352,6 @@ def test_classes_of_a_pattern_hold_what_they_say_and_nothing_else(pattern):
         for keywords in (names, {"propertyNames": {"pattern": pattern}}):
             schema = {"type": "object"} | keywords
             assert (refused_at(schema, {text: 1}) is None) == is_taken, text
-
-
-@pytest.mark.parametrize("pattern", ["^a\x7fb$", r"^\x00+$", r"\u0007", "^[\x01-\x03]$"])
-def test_a_pattern_that_asks_for_control_characters_is_refused(pattern):
-    with pytest.raises(UnsupportedGrammarError):
-        refused_at({"type": "string", "pattern": pattern}, '""')
 
 
 @pytest.mark.parametrize("begun", ["[", "[a", "[^", "\\x{", "\\p{"])
