@@ -91,16 +91,21 @@ def names_path(said: str) -> bool:
     return _PATH.search(said) is not None
 
 
-def log_unexpected(error: Exception) -> None:
-    """Log where an error came from, unless it is of this package; its message may hold a prompt.
+def logged_error(error: Exception) -> APIError:
+    """What a client is told about an error; what is not told is logged.
 
-    One of this package that names a path is logged as it is: clients are not told of it.
+    That is where it came from, unless it is of this package: its message may hold a prompt. One of
+    this package that names a path is logged as it is.
     """
+    told = as_api_error(error)
+    if told.status != 500:
+        return told
     if isinstance(error, CoordgenError) and names_path(str(error)):
         logging.getLogger(__name__).error("%s: %s", type(error).__name__, error)
     if not isinstance(error, CoordgenError | APIError):
         where = "".join(traceback.format_tb(error.__traceback__))
         logging.getLogger(__name__).error("internal error: %s\n%s", type(error).__name__, where)
+    return told
 
 
 class UnavailableError(APIError):

@@ -23,12 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.json_text import JsonTextError, read_bytes
-from coordgen_rs.server.api_error import (
-    APIError,
-    as_api_error,
-    error_response,
-    log_unexpected,
-)
+from coordgen_rs.server.api_error import APIError, error_response, logged_error
 from coordgen_rs.server.clients import KEY_NAME, Client, client_of
 from coordgen_rs.server.dialects.fields import MOST_BODY_BYTES
 
@@ -190,9 +185,7 @@ class Guard:
                     holding.enter_context(self._slot(client_of(scope), scope["path"]))
                 await self._app(scope, receive, sent)
         except Exception as error:
-            told = as_api_error(error)
-            if told.status == 500:
-                log_unexpected(error)
+            told = logged_error(error)
             if not is_begun:
                 await asyncio.sleep(REFUSED_AFTER_S)
                 if (origin := headers.get("origin")) in self._origins:  # so that a page reads why

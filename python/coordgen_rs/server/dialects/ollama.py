@@ -287,8 +287,7 @@ CHAT, GENERATE = _dialect(_chat_part), _dialect(_generate_part)
 
 def _likely(request: Request, told: Sequence[TokenLogprob]) -> Event:
     """How likely tokens were, as OpenAI's entries, which Ollama's are; nothing if none are."""
-    spelling = request.spelling
-    return {} if spelling is None or not told else {"logprobs": logprob_entries(told, spelling)}
+    return {"logprobs": logprob_entries(request, told)} if told else {}
 
 
 def _line(model: str, said: Event, *, is_end: bool = False) -> Event:

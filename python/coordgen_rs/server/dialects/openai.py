@@ -56,7 +56,7 @@ from coordgen_rs.server.dialects.writing import (
 )
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, calls_of, text_of
 from coordgen_rs.server.tools.functions import Tools, tools_of
-from coordgen_rs.text.token_bytes import TokenSpelling
+from coordgen_rs.text.tokenizer import Tokenizer
 
 _GIVEN_OTHERWISE = ("messages", "tools", "add_generation_prompt")
 """What is no variable of the client's."""
@@ -295,7 +295,7 @@ class _Choice:
         request = self._request = requests[index]
         self._index, self._head, self._is_alone = index, head, len(requests) == 1
         self._is_chat, self._steps = request.kind == "chat", StepMetrics(request)
-        self._lists = None if request.spelling is None else CompletionLogprobs(request.spelling)
+        self._lists = CompletionLogprobs(request.tokenizer)
 
     def opening(self) -> list[Event]:
         """The chunks before the first text."""
@@ -354,11 +354,11 @@ class _Choice:
         return {"index": self._index} | said | told
 
     def _likely(self, likely: Sequence[TokenLogprob]) -> Event | None:
-        if self._request.spelling is None or self._lists is None or not likely:
+        if not likely:
             return None
         if not self._is_chat:
             return self._lists.told(likely)
-        return {"content": logprob_entries(likely, self._request.spelling), "refusal": None}
+        return {"content": logprob_entries(self._request, likely), "refusal": None}
 
     @property
     def _nothing(self) -> Event:
@@ -440,11 +440,11 @@ class CompletionLogprobs:
     """The lists of a completion: of a stream, those of what is new in each chunk.
 
     Args:
-        spelling: How tokens are spelt.
+        tokenizer: Tells how tokens are spelt.
     """
 
-    def __init__(self, spelling: TokenSpelling) -> None:
-        self._spelling, self._offset = spelling, 0
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._offset = tokenizer, 0
         self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def told(self, told: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -459,8 +459,9 @@ class CompletionLogprobs:
     def _start(self, token_id: int) -> int:
         """Where a token's text starts: behind the characters that are whole before it."""
         start = self._offset
-        if not self._spelling.is_special(token_id):
-            self._offset += len(self._decoder.decode(self._spelling.bytes_of(token_id)))
+        spelling = self._tokenizer.spelling
+        if not spelling.is_special(token_id):
+            self._offset += len(self._decoder.decode(spelling.bytes_of(token_id)))
         return start
 
     def _top(self, one: TokenLogprob) -> dict[str, float]:
@@ -472,7 +473,7 @@ class CompletionLogprobs:
 
     def _text(self, token_id: int) -> str:
         """A token's text; one of no whole characters by its bytes, as OpenAI writes them."""
-        spelt = self._spelling.bytes_of(token_id)
+        spelt = self._tokenizer.spelling.bytes_of(token_id)
         try:
             return spelt.decode()
         except UnicodeDecodeError:

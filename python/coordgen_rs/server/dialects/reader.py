@@ -196,9 +196,10 @@ class AnswerReader:
             return ThinkingReader(request.thinking, call_reader(request.calling))
 
         self._said, self._content, self._choice = reader(), None, choice
-        if request.spelling is not None and (request.thinking or request.calling):
+        is_told = request.options["logprobs"] is not None
+        if is_told and (request.thinking or request.calling):
             shown = request.options.get("special_tokens", ())
-            self._content = ContentTokens(reader(), request.spelling, shown)
+            self._content = ContentTokens(reader(), request.tokenizer.spelling, shown)
 
     def read(self, gain: StepDelta) -> Delta:
         """What is certain with a step."""

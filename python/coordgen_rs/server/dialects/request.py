@@ -30,7 +30,6 @@ from coordgen_rs.server.tools.formats import Calling, ToolCallFormat, format_for
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.syntax import Lexicon
 from coordgen_rs.text.thinking import Thinking, thinking_of
-from coordgen_rs.text.token_bytes import TokenSpelling
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -102,11 +101,6 @@ class Request(Settings):
         return self.options["seed"] if self.options["temperature"] else None
 
     @property
-    def spelling(self) -> TokenSpelling | None:
-        """How tokens are spelt, where the answer tells how likely they were."""
-        return None if self.options["logprobs"] is None else self.tokenizer.spelling
-
-    @property
     def with_trees(self) -> bool:
         """Whether to show the draft tree of each step."""
         return self.options["trees"]
@@ -175,6 +169,8 @@ def complete(
         matcher = None if grammar is None else model.check_grammar(grammar)  # type: ignore[arg-type]
     except GrammarError as error:
         raise ConstraintError(error, field) from error
+    if options["logprobs"] is not None:
+        _ = tokenizer.spelling  # the first time takes a while: not where answers are written
     options["max_new_tokens"] = settings.limit or model.context
     options["grammar"], options["special_tokens"] = grammar, tuple(marks)
     options["stop"] = [*(options["stop"] or ()), *ends]

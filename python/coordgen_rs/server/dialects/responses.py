@@ -199,8 +199,7 @@ class _Response:
 
     def say(self, told: Delta | Ended) -> list[Event]:
         """Tell what the model says; how likely tokens were is told with the next text."""
-        if (spelling := self._request.spelling) is not None:
-            self._entries += logprob_entries(told.logprobs, spelling)
+        self._entries += logprob_entries(self._request, told.logprobs)
         events = list[Event]()
         for one in told.events:
             if isinstance(one, Call):

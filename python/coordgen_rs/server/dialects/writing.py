@@ -16,7 +16,6 @@ from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.reader import Delta, Ended
 from coordgen_rs.server.dialects.request import Request
 from coordgen_rs.text.thinking import num_thinking
-from coordgen_rs.text.token_bytes import TokenSpelling
 
 Event = dict[str, Any]
 """An object of a stream."""
@@ -226,19 +225,19 @@ LEAST_LOGPROB = -9999.0
 """What OpenAI has for what is so unlikely that nothing else is known; JSON has no infinity."""
 
 
-def logprob_entries(told: Iterable[TokenLogprob], spelling: TokenSpelling) -> list[dict[str, Any]]:
+def logprob_entries(request: Request, told: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
     """How likely tokens were, as OpenAI tells it: an entry for each, with its alternatives.
 
     Each token comes once, also one that adds no text, such as an end token.
     """
     return [
-        _entry(one.token_id, one.logprob, spelling)
-        | {"top_logprobs": [_entry(*other, spelling) for other in one.top]}
+        _entry(request, one.token_id, one.logprob)
+        | {"top_logprobs": [_entry(request, *other) for other in one.top]}
         for one in told
     ]
 
 
-def _entry(token_id: int, logprob: float, spelling: TokenSpelling) -> dict[str, Any]:
-    spelt = spelling.bytes_of(token_id)
+def _entry(request: Request, token_id: int, logprob: float) -> dict[str, Any]:
+    spelt = request.tokenizer.spelling.bytes_of(token_id)
     text = spelt.decode(errors="replace")
     return {"token": text, "logprob": max(logprob, LEAST_LOGPROB), "bytes": [*spelt]}

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from coordgen_rs.model.answer import StepDelta
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.server.api_error import as_api_error, error_response, log_unexpected
+from coordgen_rs.server.api_error import error_response, logged_error
 from coordgen_rs.server.clients import Client
 from coordgen_rs.server.dialects.reader import LONG_ANSWER, AnswerReader, Delta, Ended
 from coordgen_rs.server.dialects.request import Request
@@ -90,9 +90,7 @@ class AnswerResponse(Response):
             else:
                 await (await self._whole())(scope, receive, send)
         except Exception as error:
-            told = as_api_error(error)
-            if told.status == 500:
-                log_unexpected(error)
+            told = logged_error(error)
             if self._is_begun:
                 await self._put([self._dialect.failure(told, self._num_events)])
                 await self._write("", is_last=True)
