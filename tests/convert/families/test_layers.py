@@ -88,6 +88,8 @@ def test_larger_models_have_fewer_heads_of_keys_without_a_window():
     }
     newer = {key: value for key, value in UNIFIED.items() if "global" not in key}
     assert parsed(newer, per_layer_config=listed) == config
+    padded = {f"0{layer}": own for layer, own in listed.items()}
+    assert parsed(newer, per_layer_config=padded) == config
 
 
 def test_the_last_layer_has_no_window():

@@ -209,7 +209,9 @@ def _overrides(config: Mapping[str, Any], layer: int) -> dict[str, Any]:
         if config.get("num_global_key_value_heads") and flag(config, "attention_k_eq_v", False):
             found["num_key_value_heads"] = positive(config, "num_global_key_value_heads")
         return found
-    own = listed.get(str(layer), {}) if isinstance(listed, dict) else None
+    own = None
+    if isinstance(listed, dict):  # transformers writes "05" where there are ten layers or more
+        own = {str(key).lstrip("0") or "0": it for key, it in listed.items()}.get(str(layer), {})
     if not isinstance(own, dict):
         raise CheckpointError(f"config.json: per_layer_config is {listed!r:.60}")
     if not set(own) <= set(_OVERRIDES):
