@@ -52,6 +52,7 @@ def read(thinking, pieces):
             ("so", "Yes."),
         ),
         (Thinking(CHANNELS), "<|channel|>final<|message|>Yes.", ("", "Yes.")),
+        (Thinking(CHANNELS), "<|message|>Yes.", ("", "Yes.")),
         (Thinking(CHANNELS), '{"no": "header"}', ("", '{"no": "header"}')),
         (Thinking(CHANNELS), f"<|channel|>analysis<|message|>so<|end|>{MESSAGE}fi", ("so", "")),
         (Thinking(CHANNELS), f"Hi.{MESSAGE}analysis<|message|>so", ("so", "Hi.")),

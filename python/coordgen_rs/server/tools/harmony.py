@@ -99,7 +99,7 @@ class HarmonyReader(CallReader):
             header, mark, _ = self.ahead.lstrip().partition(_MESSAGE)
             is_none = len(header) > _LONGEST_HEADER or _NO_ROLE.match(header)
             may_be_one = not is_none and any(
-                header.startswith(mark) or mark.startswith(header) for mark in marks
+                header.startswith(mark) or mark.startswith(header) for mark in (*marks, _MESSAGE)
             )
             if mark or self._is_over or not may_be_one:
                 break
