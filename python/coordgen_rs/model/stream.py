@@ -17,8 +17,8 @@ from typing import Self
 from coordgen_rs.errors import CallOrderError, CoordgenError
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Detokenized, StepDelta, TextDelta, spans
-from coordgen_rs.model.request import LONGEST_SLEEP_S, Events, Progress
-from coordgen_rs.store.background import NotCopied, OpenedHere
+from coordgen_rs.model.request import Events, Progress
+from coordgen_rs.store.background import LONGEST_SLEEP_S, NotCopied, OpenedHere
 
 
 class Stream(NotCopied, Iterator[TextDelta]):

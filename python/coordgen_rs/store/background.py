@@ -22,8 +22,9 @@ from coordgen_rs.errors import CallOrderError, ForkedError, OptionError
 
 _Found = TypeVar("_Found")
 
-_LONGEST_SLEEP_S = 1.0
-"""Then who waits asks again: Ctrl-C may have come in the midst of a notification."""
+LONGEST_SLEEP_S = 1.0
+"""Then who waits asks again: Ctrl-C may have come in the midst of a notification, and not every
+system interrupts a thread that sleeps."""
 
 _MOST_WAIT_S = 10.0
 """What waits holds memory, and is lost with its process."""
@@ -121,7 +122,7 @@ class Condition:
                 # A notification before the line above was not heard.
                 if (found := answer()) is not None:
                     return found
-                asleep.acquire(timeout=_LONGEST_SLEEP_S)
+                asleep.acquire(timeout=LONGEST_SLEEP_S)
             finally:
                 with suppress(ValueError):
                     self._asleep.remove(asleep)
