@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, NoReturn, SupportsIndex, TypeVar, cast
+from typing import Generic, NamedTuple, NoReturn, Self, SupportsIndex, TypeVar, cast
 
 from coordgen_rs.errors import CallOrderError, ForkedError, OptionError
 
@@ -46,6 +46,19 @@ class NotCopied:
             f"a {type(self).__name__} can be neither copied nor pickled: use it in both places, or "
             "open another one"
         )
+
+
+class Closeable(NotCopied):
+    """What is closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Close it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class OpenedHere:
