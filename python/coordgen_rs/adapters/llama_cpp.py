@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import EngineError, OptionError, arguments
+from coordgen_rs.errors.extras import how_to_install_engine
 
 PACKAGE = "cyllama"
 COMMITS = ("canonical", "compact")
@@ -257,7 +258,9 @@ def open_host(
     try:
         from cyllama.llama import llama_cpp
     except ModuleNotFoundError as error:
-        raise OptionError(f"llama.cpp is run by {PACKAGE}: pip install {PACKAGE}") from error
+        raise OptionError(
+            f"llama.cpp is run by {PACKAGE}: {how_to_install_engine(PACKAGE)}"
+        ) from error
     llama_cpp.disable_logging()
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.LlamaModelParams()

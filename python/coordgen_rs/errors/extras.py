@@ -41,6 +41,11 @@ def how_to_install(extra: str) -> str:
     return f"pip install '{_NAME}[{extra}] @ {url}'"
 
 
+def how_to_install_engine(package: str) -> str:
+    """The command that installs an engine, which no extra brings."""
+    return f"pip install {package}"
+
+
 def pyarrow_for(path: Path) -> Any:
     """The package pyarrow, which a file needs.
 

@@ -13,7 +13,7 @@ from coordgen_rs._core import Sampling, SeenTokens, keep_allowed, token_logprob
 from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
-from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
+from coordgen_rs.generation.request import Request, admit, admit_grammar
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import (
     PlainStep,
@@ -114,7 +114,9 @@ def generate(
     request = admit(session, prompt_ids, max_new_tokens)
     ignore_eos = arguments.flag("ignore_eos", ignore_eos)
     reuse_prefix = arguments.flag("reuse_prefix", reuse_prefix)
-    expected_answer = predicted(session, prediction)
+    expected_answer = None
+    if prediction is not None:
+        expected_answer = arguments.token_ids("the prediction", prediction, session.vocab_size)
     ruled = admit_grammar(session, grammar, ignore_eos=ignore_eos)
     told: dict[str, Any] = {} if checked(logprobs) is None else {"logprobs": logprobs}
     if history is not None:

@@ -71,19 +71,6 @@ def admit(session: Limits, prompt_ids: ArrayLike, max_new_tokens: int) -> Reques
     return Request(prompt, min(max_new_tokens, room), room < max_new_tokens)
 
 
-def predicted(session: Session, prediction: ArrayLike | None) -> NDArray[np.uint32] | None:
-    """A prediction `(tokens,)` as the drafter reads it, `(tokens,) u32`; None if there is none.
-
-    Raises:
-        OptionError: It is not integers.
-        ShapeError: It has more than one dimension.
-        TokenOutOfRangeError: It holds an unknown token.
-    """
-    if prediction is None:
-        return None
-    return arguments.token_ids("the prediction", prediction, session.vocab_size)
-
-
 def admit_grammar(
     session: Session, grammar: "Matcher | None", *, ignore_eos: bool
 ) -> "dict[str, Matcher]":

@@ -35,7 +35,7 @@ from coordgen_rs.errors import (
     OptionError,
 )
 from coordgen_rs.errors.extras import how_to_install, package_version
-from coordgen_rs.errors.file_names import PartName, is_plain_name
+from coordgen_rs.errors.file_names import PartName, is_plain_name, with_parts
 from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, open_regular, read_object
 from coordgen_rs.store.cache import (
     SOURCE_NAME,
@@ -182,10 +182,9 @@ class Source:
         is missing is for the export to tell: the name of a file alone may be that of a part.
         """
         if not self.path.is_dir():
-            part = PartName.of(self.path.name)
-            names = part.others() if part is not None and part.number == 1 else []
-            others = {str(it.number): self.path.with_name(str(it)) for it in names}
-            return {"": self.path} | {key: it for key, it in others.items() if it.is_file()}
+            first, *others = with_parts(self.path)
+            numbered = {str(number): it for number, it in enumerate(others, 2) if it.is_file()}
+            return {"": first} | numbered
         found = {file for pattern in _READ for file in self.path.glob(pattern)}
         found |= {self.path / name for name in self._shard_names()}
         files = sorted(file for file in found if file.is_file())  # editors leave dangling links

@@ -39,7 +39,7 @@ from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, col
 from coordgen_rs.runtime.batch import Batch, BatchStats, most_together, why_alone
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
-from coordgen_rs.store.background import NotCopied, OpenedHere
+from coordgen_rs.store.background import Closeable, OpenedHere
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.store import PrefixStore
 from coordgen_rs.text.chat_template import DEFAULT, ChatTemplates, Message
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from coordgen_rs.store.history.corpus import Corpus as Corpus
 
 
-class Model(NotCopied):
+class Model(Closeable):
     """A model that is ready to answer; `Model.open` makes one.
 
     Requests run one at a time, in the order in which they begin, or, with `parallel`, so many at a
@@ -592,12 +592,6 @@ class Model(NotCopied):
         shown = self._session.bundle.shown
         state = "closed" if self._engine.is_closing else f"context {self.context:,}"
         return f"<Model {shown!r} on {self.provider}, {state}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _close(what: Sequence[Callable[[], None]]) -> None:

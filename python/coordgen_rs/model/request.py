@@ -29,7 +29,7 @@ from coordgen_rs.generation.step import Step
 from coordgen_rs.model.answer import Detokenized
 from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.runtime.session import Session
-from coordgen_rs.store.background import Lease, Task
+from coordgen_rs.store.background import LONGEST_SLEEP_S, Lease, Task
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.prefix import KeepsPrefixes
 
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 MOST_AHEAD = 256
 """Events that wait to be read, where nobody else waits for the request's slot."""
-
-LONGEST_SLEEP_S = 1.0
-"""Then who waits looks again: not every system interrupts a thread that sleeps."""
 
 
 class Progress(NamedTuple):

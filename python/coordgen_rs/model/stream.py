@@ -17,11 +17,11 @@ from typing import Self
 from coordgen_rs.errors import CallOrderError, CoordgenError
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Detokenized, StepDelta, TextDelta, spans
-from coordgen_rs.model.request import LONGEST_SLEEP_S, Events, Progress
-from coordgen_rs.store.background import NotCopied, OpenedHere
+from coordgen_rs.model.request import Events, Progress
+from coordgen_rs.store.background import LONGEST_SLEEP_S, Closeable, NotCopied, OpenedHere
 
 
-class Stream(NotCopied, Iterator[TextDelta]):
+class Stream(Closeable, Iterator[TextDelta]):
     """The pieces of an answer; `Model.stream` makes it.
 
     Any thread may ask for the next piece, one after the other. Close the stream, leave its `with`
@@ -190,12 +190,6 @@ class Stream(NotCopied, Iterator[TextDelta]):
         except BaseException:  # Ctrl-C, for which the next call is not to be told
             self.events.cancel(CallOrderError("the answer was broken off: ask for it again"))
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def collect(stream: Stream) -> Answer:

@@ -16,14 +16,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, NoReturn, SupportsIndex, TypeVar, cast
+from typing import Generic, NamedTuple, NoReturn, Self, SupportsIndex, TypeVar, cast
 
 from coordgen_rs.errors import CallOrderError, ForkedError, OptionError
 
 _Found = TypeVar("_Found")
 
-_LONGEST_SLEEP_S = 1.0
-"""Then who waits asks again: Ctrl-C may have come in the midst of a notification."""
+LONGEST_SLEEP_S = 1.0
+"""Then who waits asks again: Ctrl-C may have come in the midst of a notification, and not every
+system interrupts a thread that sleeps."""
 
 _MOST_WAIT_S = 10.0
 """What waits holds memory, and is lost with its process."""
@@ -45,6 +46,19 @@ class NotCopied:
             f"a {type(self).__name__} can be neither copied nor pickled: use it in both places, or "
             "open another one"
         )
+
+
+class Closeable(NotCopied):
+    """What is closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Close it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class OpenedHere:
@@ -121,7 +135,7 @@ class Condition:
                 # A notification before the line above was not heard.
                 if (found := answer()) is not None:
                     return found
-                asleep.acquire(timeout=_LONGEST_SLEEP_S)
+                asleep.acquire(timeout=LONGEST_SLEEP_S)
             finally:
                 with suppress(ValueError):
                     self._asleep.remove(asleep)

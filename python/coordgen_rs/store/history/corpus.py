@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from coordgen_rs.errors import (
     arguments,
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.store.background import Closeable
 from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.segments import Segments
@@ -50,7 +51,7 @@ _MOST_NAMED = 20
 _T = TypeVar("_T")
 
 
-class Corpus:
+class Corpus(Closeable):
     """The documents of a namespace of a history.
 
     Documents are added and removed in a thread of low priority, where the system knows that: what
@@ -260,12 +261,6 @@ class Corpus:
     def close(self) -> None:
         """Close the database."""
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _document(self, name: str) -> Document | None:
         return next(iter(self._segments.documents(name)), None)

@@ -28,7 +28,7 @@ from coordgen_rs.errors import (
     arguments,
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.store.background import Lease, NotCopied, OpenedHere, Task, TaskQueue
+from coordgen_rs.store.background import Closeable, Lease, OpenedHere, Task, TaskQueue
 from coordgen_rs.store.history.fleet import FleetLayer, index_path
 from coordgen_rs.store.history.segments import CorpusLayer
 from coordgen_rs.store.history.store import (
@@ -62,7 +62,7 @@ class HistoryOptions(TypedDict, total=False):
     keep: bool
 
 
-class History(NotCopied):
+class History(Closeable):
     """Finished requests of one namespace: stored, and drafted from.
 
     Give it to `make_drafter` and `generate`. Requests of other namespaces are never drafted from.
@@ -313,12 +313,6 @@ class History(NotCopied):
             self._layers.pop(_CORPUS, None)
             self._store.close()
             self._store = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open_store(self, directory: Path) -> HistoryStore | None:
         vocab_size = self.shared.vocab_size

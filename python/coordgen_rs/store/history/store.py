@@ -56,23 +56,27 @@ _SPARED_FROM = 8_192
 _BUSY_S = 5.0
 """Seconds that a change waits for another process's change."""
 
-_SCHEMA = (
-    "CREATE TABLE properties (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE namespaces ("
-    "id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch TEXT NOT NULL)",
-    "CREATE TABLE requests ("
-    "number INTEGER PRIMARY KEY AUTOINCREMENT, "
-    "namespace INTEGER NOT NULL REFERENCES namespaces (id), finished_at REAL NOT NULL, "
-    "prompt_len INTEGER NOT NULL, num_tokens INTEGER NOT NULL, token_ids BLOB NOT NULL)",
-    "CREATE INDEX requests_by_namespace ON requests (namespace, number)",
-    "CREATE TABLE total (num_tokens INTEGER NOT NULL)",
-    "INSERT INTO total VALUES (0)",
-    "CREATE TRIGGER counted AFTER INSERT ON requests "
-    "BEGIN UPDATE total SET num_tokens = num_tokens + new.num_tokens; END",
-    "CREATE TRIGGER discounted AFTER DELETE ON requests "
-    "BEGIN UPDATE total SET num_tokens = num_tokens - old.num_tokens; END",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
+_SCHEMA = f"""
+CREATE TABLE properties (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch TEXT NOT NULL);
+CREATE TABLE requests (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace INTEGER NOT NULL REFERENCES namespaces (id),
+    finished_at REAL NOT NULL,
+    prompt_len INTEGER NOT NULL,
+    num_tokens INTEGER NOT NULL,
+    token_ids BLOB NOT NULL
+);
+CREATE INDEX requests_by_namespace ON requests (namespace, number);
+CREATE TABLE total (num_tokens INTEGER NOT NULL);
+INSERT INTO total VALUES (0);
+CREATE TRIGGER counted AFTER INSERT ON requests
+BEGIN UPDATE total SET num_tokens = num_tokens + new.num_tokens; END;
+CREATE TRIGGER discounted AFTER DELETE ON requests
+BEGIN UPDATE total SET num_tokens = num_tokens - old.num_tokens; END;
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+"""Statements, each of which ends with its line."""
 
 _PUT_REQUEST = (
     "INSERT INTO requests (namespace, finished_at, prompt_len, num_tokens, token_ids) "
@@ -244,7 +248,7 @@ class HistoryStore(NotCopied):
         self.connection.execute("PRAGMA secure_delete = ON")
 
     def _create(self, fingerprint: str, vocab_size: int) -> None:
-        for statement in _SCHEMA:  # `executescript` would commit before it
+        for statement in _SCHEMA.split(";\n"):  # `executescript` would commit before it
             self.connection.execute(statement)
         self.connection.executemany(
             "INSERT INTO properties VALUES (?, ?)",
