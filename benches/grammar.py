@@ -28,7 +28,7 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.errors import GrammarError
-from coordgen_rs.grammar.matcher import Matcher
+from coordgen_rs.text.grammar.matcher import Matcher
 from support.script import add_counts, add_json, parser_of, run_script, tell
 from support.tables import show_rows
 

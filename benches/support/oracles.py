@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Drafter, Sampling, StepInputs
-from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.errors import OptionError
+from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts

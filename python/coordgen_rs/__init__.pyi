@@ -19,16 +19,13 @@ from coordgen_rs._core import (
     strategies,
 )
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-from coordgen_rs.drafting.drafter import make_drafter
-from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CoordgenError
+from coordgen_rs.generation.drafting.draft_model import DraftModel, ModelDrafter
+from coordgen_rs.generation.drafting.drafter import make_drafter
+from coordgen_rs.generation.drafting.proposer import DraftProposer
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step, TokenLogprob, TopLogprob
-from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
-from coordgen_rs.grammar.matcher import Matcher
-from coordgen_rs.grammar.vocabulary import Vocabulary
 from coordgen_rs.lab.energy import EnergyMeter
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.options import OpenOptions, SessionOptions
@@ -47,6 +44,9 @@ from coordgen_rs.store.history.corpus import Corpus
 from coordgen_rs.store.history.requests import History
 from coordgen_rs.store.history.texts import AddResult, Document
 from coordgen_rs.store.prefixes.pool import PrefixPool
+from coordgen_rs.text.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
+from coordgen_rs.text.grammar.matcher import Matcher
+from coordgen_rs.text.grammar.vocabulary import Vocabulary
 from coordgen_rs.text.tokenizer import Tokenizer
 
 __version__: str

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("llguidance", reason="grammars need llguidance")
 from chat_checkpoint import TEMPLATE
 from coordgen_rs import Tokenizer, draft_methods, open_session
-from coordgen_rs.drafting.warm_up import save_table, warm_up
+from coordgen_rs.generation.drafting.warm_up import save_table, warm_up
 from recorded_tokens import Subject, by_tasks, differences, held_out, requests, together
 
 FORMS = {

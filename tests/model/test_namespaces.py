@@ -67,7 +67,7 @@ def test_a_model_that_does_not_remember_answers_each_request_alike(bundle):
 def test_a_given_table_learns_for_each_namespace_alone(bundle, tmp_path):
     import numpy as np
 
-    from coordgen_rs.drafting.warm_up import _key
+    from coordgen_rs.generation.drafting.warm_up import _key
 
     with Model.open(bundle) as model:
         table, key = LookupTable(), _key(model._session.bundle)

@@ -5,7 +5,7 @@ import pytest
 
 from answers import tokens_of
 from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
-from coordgen_rs.drafting.proposer import WrappedDrafter
+from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.lab.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
 

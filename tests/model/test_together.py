@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from coordgen_rs import Model, Regex
-from coordgen_rs.drafting import drafter
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
@@ -20,6 +19,7 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     SessionClosedError,
 )
+from coordgen_rs.generation.drafting import drafter
 from coordgen_rs.model.request import Events, Progress
 from coordgen_rs.model.slots import Slots
 from coordgen_rs.runtime import batch as batch_module

@@ -19,9 +19,9 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs.drafting.warm_up import warm_up
 from coordgen_rs.errors import CoordgenError, OptionError, ShapeError, TokenOutOfRangeError
 from coordgen_rs.errors.arguments import commit_rows, count, number, one_of, path, text, token_ids
+from coordgen_rs.generation.drafting.warm_up import warm_up
 from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.store.cache import cache_directory
 

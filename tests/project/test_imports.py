@@ -53,7 +53,7 @@ def test_the_loop_loads_no_runtime():
 def test_an_answer_on_cpu_loads_nothing_that_it_does_not_use(bundle_of):
     modules = loaded_by(ANSWER, bundle_of("embedded", "fp32"))
     unused = ("store.history", "loading.profile", "loading.source")
-    unused += ("drafting.draft_model", "drafting.warm_up")
+    unused += ("generation.drafting.draft_model", "generation.drafting.warm_up")
     assert not of_parts(modules, (*APART, *unused))
 
 
@@ -63,7 +63,7 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
         modules,
         (
             *("store.history", "loading.profile", "loading.conversion"),
-            *("drafting.draft_model", "drafting.warm_up"),
+            *("generation.drafting.draft_model", "generation.drafting.warm_up"),
         ),
     )
 

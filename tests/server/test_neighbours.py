@@ -17,12 +17,12 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from starlette.responses import JSONResponse
 
 from coordgen_rs.errors import GrammarError
-from coordgen_rs.grammar.limits import is_wanted
 from coordgen_rs.server import guard
 from coordgen_rs.server.app import make_app
 from coordgen_rs.server.dialects import fields as bodies
 from coordgen_rs.server.guard import Access, api_key
 from coordgen_rs.server.models import answering
+from coordgen_rs.text.grammar.limits import is_wanted
 from coordgen_rs.text.token_bytes import TokenBound
 from fake_model import STEPS, FakeModel, FakeTokenizer
 from fake_served import ask, fake_models

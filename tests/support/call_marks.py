@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coordgen_rs.grammar.kinds import Lark
-from coordgen_rs.grammar.vocabulary import Vocabulary
+from coordgen_rs.text.grammar.kinds import Lark
+from coordgen_rs.text.grammar.vocabulary import Vocabulary
 from coordgen_rs.text.tokenizer import Tokenizer as OwnTokenizer
 
 END = "<|im_end|>"

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import Accepted, Drafter, StepInputs
-from coordgen_rs.drafting.proposer import WrappedDrafter
+from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 
 Tree = tuple[list[int], list[int]]
 """Draft nodes below the root: tokens, and parents by node (0 is the root, 1 the first of them)."""

@@ -33,8 +33,8 @@ from typing import Any
 
 from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.drafting.drafter import Drafters
 from coordgen_rs.errors import OptionError, PromptTooLongError, SessionClosedError
+from coordgen_rs.generation.drafting.drafter import Drafters
 from coordgen_rs.loading.options import open_options
 from coordgen_rs.runtime.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example

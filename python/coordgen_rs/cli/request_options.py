@@ -12,8 +12,8 @@ from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.model.options import REQUEST, RequestOptions
+from coordgen_rs.text.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 
 
 def parse_bias(name: str, typed: str) -> tuple[int, float]:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import Sampling, SeenTokens, keep_allowed, token_logprob
-from coordgen_rs.drafting.drafter import make_drafter
-from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
+from coordgen_rs.generation.drafting.drafter import make_drafter
+from coordgen_rs.generation.drafting.proposer import DraftProposer
 from coordgen_rs.generation.request import Request, admit, admit_grammar
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import (
@@ -30,8 +30,8 @@ from coordgen_rs.runtime.session import OnRead, Session, check_session
 from coordgen_rs.store.prefixes.pool import PrefixPool, Reused, reused
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.store.history.requests import History
+    from coordgen_rs.text.grammar.matcher import Matcher
 
 
 def generate(

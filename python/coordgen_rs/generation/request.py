@@ -9,7 +9,7 @@ from coordgen_rs.errors import EmptyPromptError, OptionError, PromptTooLongError
 from coordgen_rs.runtime.session import Session
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs.text.grammar.matcher import Matcher
 
 
 class Limits(Protocol):
@@ -82,7 +82,7 @@ def admit_grammar(
     """
     if grammar is None:
         return {}
-    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs.text.grammar.matcher import Matcher
 
     if not isinstance(grammar, Matcher):
         raise OptionError(

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
-from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import arguments
+from coordgen_rs.generation.drafting.proposer import DraftProposer
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.runtime.session import OnLogits, OnRead, Proposer, Session, SharedSession
 

@@ -18,9 +18,9 @@ from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.drafting.drafter import make_drafter
-from coordgen_rs.drafting.proposer import DraftProposer, WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
+from coordgen_rs.generation.drafting.drafter import make_drafter
+from coordgen_rs.generation.drafting.proposer import DraftProposer, WrappedDrafter
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.step import Step
 from coordgen_rs.lab.tables import tell

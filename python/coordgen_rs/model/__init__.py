@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.drafting.drafter import Drafters
 from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.generation.drafting.drafter import Drafters
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.options import OpenOptions, open_options
 from coordgen_rs.loading.session import session_opened, store_opened
@@ -47,10 +47,10 @@ from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
-    from coordgen_rs.grammar.matcher import Matcher
-    from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.store.history.corpus import Corpus as Corpus
+    from coordgen_rs.text.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
+    from coordgen_rs.text.grammar.matcher import Matcher
+    from coordgen_rs.text.grammar.vocabulary import Vocabulary
 
 
 class Model(Closeable):
@@ -509,7 +509,7 @@ class Model(Closeable):
 
     @cached_property
     def _vocabulary(self) -> "Vocabulary":
-        from coordgen_rs.grammar.vocabulary import Vocabulary
+        from coordgen_rs.text.grammar.vocabulary import Vocabulary
 
         session = self._session
         return Vocabulary(self._tokenizer, session.vocab_size, session.end_token_ids)

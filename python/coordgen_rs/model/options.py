@@ -16,7 +16,7 @@ from coordgen_rs.errors.options import Option, options_of, record
 from coordgen_rs.generation.step import MAX_ALTERNATIVES
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import Grammar
+    from coordgen_rs.text.grammar.kinds import Grammar
 
 _LARGEST = 2**64 - 1
 """The largest seed, and the largest number that the core counts in."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import Sampling
-from coordgen_rs.drafting.drafter import Drafters, DraftState
+from coordgen_rs.generation.drafting.drafter import Drafters, DraftState
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
@@ -34,7 +34,7 @@ from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.prefix import KeepsPrefixes
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs.text.grammar.matcher import Matcher
 
 MOST_AHEAD = 256
 """Events that wait to be read, where nobody else waits for the request's slot."""

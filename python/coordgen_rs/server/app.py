@@ -22,7 +22,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.grammar.limits import GivenUpError, is_wanted
 from coordgen_rs.model import Model
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server import documents
@@ -40,6 +39,7 @@ from coordgen_rs.server.models.catalog import ModelStatus
 from coordgen_rs.server.models.pool import ModelPool
 from coordgen_rs.server.models.worker import Worker
 from coordgen_rs.server.page import page
+from coordgen_rs.text.grammar.limits import GivenUpError, is_wanted
 
 if TYPE_CHECKING:
     from coordgen_rs.model import Corpus

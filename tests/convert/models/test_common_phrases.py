@@ -53,7 +53,8 @@ def test_as_many_lines_are_kept_as_asked_for(tmp_path):
 
 
 def test_the_shipped_lines_are_sorted_and_have_chances():
-    text = (resources.files("coordgen_rs.drafting") / "common_phrases.json").read_text("utf-8")
+    drafting = resources.files("coordgen_rs.generation.drafting")
+    text = (drafting / "common_phrases.json").read_text("utf-8")
     lines = json.loads(text)
     contexts = [tuple(context) for *context, _, _ in lines]
     assert contexts == sorted(set(contexts))

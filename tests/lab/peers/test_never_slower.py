@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import never_slower
-from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.errors import OptionError
+from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.generation.step import Step
 from coordgen_rs.runtime.session import StepCost

@@ -11,8 +11,8 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import make_drafter
 from coordgen_rs._core import Drafter, PhraseTable
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.drafting.common_phrases import phrase_table_at, spellings
 from coordgen_rs.errors import BundleError, OptionError, ShapeError
+from coordgen_rs.generation.drafting.common_phrases import phrase_table_at, spellings
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from core_subjects import step_inputs
@@ -66,7 +66,7 @@ def test_a_word_of_several_tokens_is_drafted_whole(tokenizer):
 
 def _table_of(lines, tokenizer):
     """A table of other lines than the package's."""
-    from coordgen_rs.drafting import common_phrases
+    from coordgen_rs.generation.drafting import common_phrases
 
     words = {word for *context, _, nexts in lines for word in (*context, *nexts)}
     tokens = common_phrases._tokens(tokenizer, sorted(words))
@@ -93,7 +93,7 @@ def test_contexts_of_the_same_tokens_count_as_often_as_they_are_said(tokenizer_f
 )
 def test_words_are_cut_as_tokenizers_cut_texts(tokenizer_file, tmp_path, text):
     from common_phrases import make
-    from coordgen_rs.drafting import common_phrases as package
+    from coordgen_rs.generation.drafting import common_phrases as package
 
     written = Package.from_file(str(tokenizer_file))
     written.pre_tokenizer = pre_tokenizers.Sequence(

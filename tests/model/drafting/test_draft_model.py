@@ -18,8 +18,8 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.cli.main import main
-from coordgen_rs.drafting.draft_model import ModelDrafter
 from coordgen_rs.errors import DraftModelError, OptionError
+from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 from coordgen_rs.runtime.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
 

@@ -8,8 +8,8 @@ import pytest
 from coordgen_rs import LookupTable, Tokenizer
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.main import main
-from coordgen_rs.drafting.warm_up import open_table, save_table, table_path, warm_up
 from coordgen_rs.errors import LookupTableError
+from coordgen_rs.generation.drafting.warm_up import open_table, save_table, table_path, warm_up
 from prompts import PROMPTS
 
 

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper
 from answers import prompt_logits, token_by_token, tokens_of
 from coordgen_rs import Bundle, Stats, Tokenizer, generate, make_drafter, open_session, plain
 from coordgen_rs.convert.qnn.compile import compile_bundle
-from coordgen_rs.drafting import drafter
 from coordgen_rs.errors import (
     BlockLoadError,
     BundleError,
@@ -24,6 +23,7 @@ from coordgen_rs.errors import (
     ProviderError,
     ShapeError,
 )
+from coordgen_rs.generation.drafting import drafter
 from coordgen_rs.lab.check import check
 from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession

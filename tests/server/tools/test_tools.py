@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from call_marks import marked_tokens
 from call_templates import TEMPLATES, read_calls
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError
-from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.request import constrained
 from coordgen_rs.server.tools.formats import HERMES, described, with_short_ids
 from coordgen_rs.server.tools.functions import tools_of
 from coordgen_rs.text.chat_template import ChatTemplate
+from coordgen_rs.text.grammar.kinds import JsonSchema, Lark, Regex
 from fake_model import FakeModel
 from fake_served import serving
 

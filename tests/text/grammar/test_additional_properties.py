@@ -12,8 +12,8 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.additional_properties import with_closed_objects
-from coordgen_rs.grammar.json_schema import rewritten
+from coordgen_rs.text.grammar.additional_properties import with_closed_objects
+from coordgen_rs.text.grammar.json_schema import rewritten
 from grammar_schemas import FOLLOWED
 
 INTEGER = {"type": "integer"}

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from coordgen_rs import JsonSchema, Model, Regex, Vocabulary
-from coordgen_rs.grammar.kinds import AfterThinking
+from coordgen_rs.text.grammar.kinds import AfterThinking
 from coordgen_rs.text.thinking import CHANNELS, Thinking, ThinkingMarks, marks_of
 
 END = 1

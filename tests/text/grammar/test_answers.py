@@ -266,7 +266,7 @@ def test_drafts_that_are_not_looked_at_change_no_token(
 ):
     grammar = vocabulary.matcher(JsonSchema(PERSON))
     expected = tokens_of(plain(session, prompt, grammar=grammar, max_new_tokens=80))
-    monkeypatch.setattr("coordgen_rs.grammar.matcher.LOOKING_S", seconds)
+    monkeypatch.setattr("coordgen_rs.text.grammar.matcher.LOOKING_S", seconds)
     right = lambda given: chain(expected[given : given + 6])  # noqa: E731
     drafters = [make_drafter(session, method, commit) for method in METHODS]
     drafters.append(ScriptedDrafter(make_drafter(session, [], commit), right))

@@ -6,7 +6,7 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from coordgen_rs import Gbnf
 from coordgen_rs.errors import CoordgenError, GrammarError, OptionError, UnsupportedGrammarError
-from coordgen_rs.grammar.kinds import MOST_GBNF_CHARS
+from coordgen_rs.text.grammar.kinds import MOST_GBNF_CHARS
 
 END = 1
 ARITHMETIC = r"""

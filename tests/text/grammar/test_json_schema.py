@@ -21,8 +21,8 @@ import pydantic
 
 from call_marks import marked_tokens
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.json_schema import LOOSE_FORMATS, rewritten
-from coordgen_rs.grammar.kinds import JsonSchema, Lark
+from coordgen_rs.text.grammar.json_schema import LOOSE_FORMATS, rewritten
+from coordgen_rs.text.grammar.kinds import JsonSchema, Lark
 
 
 class Colour(enum.Enum):

@@ -13,8 +13,8 @@ import pytest
 from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Lark, Regex
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar import limits
-from coordgen_rs.grammar.limits import MOST_LEVELS, with_deep_stack
+from coordgen_rs.text.grammar import limits
+from coordgen_rs.text.grammar.limits import MOST_LEVELS, with_deep_stack
 
 pytest.importorskip("llguidance", reason="grammars need llguidance")
 

@@ -14,8 +14,8 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from coordgen_rs import JsonSchema, Lark, Regex, Vocabulary
 from coordgen_rs.errors import GrammarError, OptionError
-from coordgen_rs.grammar.kinds import LarkOfSchemas
 from coordgen_rs.server.tools.syntax import Lexicon
+from coordgen_rs.text.grammar.kinds import LarkOfSchemas
 from grammar_schemas import FOLLOWED
 
 END = 1

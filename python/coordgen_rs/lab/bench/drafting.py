@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from coordgen_rs._core import PLAIN, Drafter, draft_method, draft_sources
-from coordgen_rs.drafting.draft_model import ModelDrafter
-from coordgen_rs.drafting.drafter import make_drafter
-from coordgen_rs.drafting.proposer import DraftProposer
+from coordgen_rs.generation.drafting.draft_model import ModelDrafter
+from coordgen_rs.generation.drafting.drafter import make_drafter
+from coordgen_rs.generation.drafting.proposer import DraftProposer
 from coordgen_rs.lab.bench.workbench import MethodAnswer, Tally, Workbench, tallied
 from coordgen_rs.lab.tables import (
     ALL,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
-from coordgen_rs.drafting.proposer import WrappedDrafter
+from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.lab.bench.workbench import PAPER_METHODS, TimedAnswer, Workbench
 from coordgen_rs.lab.tables import Chart, Column, Section, columns_of, percentile, summarize
 from coordgen_rs.runtime.device import Buffers, Device

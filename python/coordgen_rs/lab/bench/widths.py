@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Drafter, StepInputs
-from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.lab.bench.latency import ClockedDrafter, ClockedHead
 from coordgen_rs.lab.bench.workbench import Workbench
 from coordgen_rs.lab.tables import Chart, Column, Section, columns_of, in_turns, summarize

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import PLAIN, Drafter, LookupTable, Switcher, draft_method, draft_methods
 from coordgen_rs._core import strategies as known_strategies
-from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-from coordgen_rs.drafting.drafter import make_drafter
-from coordgen_rs.drafting.proposer import DraftProposer
-from coordgen_rs.drafting.warm_up import open_table
 from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.generation.drafting.draft_model import DraftModel, ModelDrafter
+from coordgen_rs.generation.drafting.drafter import make_drafter
+from coordgen_rs.generation.drafting.proposer import DraftProposer
+from coordgen_rs.generation.drafting.warm_up import open_table
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts

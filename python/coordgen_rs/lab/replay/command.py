@@ -11,8 +11,8 @@ from typing import Any
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.text import printable
-from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.errors import OptionError
+from coordgen_rs.generation.drafting.common_phrases import phrase_table_at
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened
 from coordgen_rs.lab.replay.records import TEMPLATES, Source, tokenized
 from coordgen_rs.lab.replay.run import DRAFTERS, HISTORIES, MOST_BUDGET, ReplayResult, replay

@@ -23,8 +23,8 @@ from coordgen_rs._core import (
     draft_method,
     draft_methods,
 )
-from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.lab.replay.records import TokenizedRecord
 from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost

@@ -1,7 +1,7 @@
 """A target's published drafter (Gemma 4's assistant), as the session of a draft model.
 
 In: a target's session, whose states, keys and values it reads. Out: logits of drafts, for
-`drafting/draft_model.py`. A row reads a token together with the state behind the token before: the
+`generation/drafting/draft_model.py`. A row reads a token with the state behind the one before: the
 target's where that is committed, further on the drafter's own. Its layers attend to the committed
 tokens of the target alone, from the position behind them, however deep a draft is: it has no keys
 and values, so there is nothing to read before it drafts, and a tree needs no slots but for states.

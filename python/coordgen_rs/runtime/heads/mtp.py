@@ -1,9 +1,9 @@
 """A target's own head for further tokens (MTP), as the session of a draft model.
 
-In: a target's session, whose states it reads. Out: logits of drafts, for `drafting/draft_model.py`.
-Its layer reads the state behind a token together with the next token. Where the target has computed
-that state, it is the target's; further on it is what the head has given for the token before. Each
-node has a slot of its own, so drafts may be a tree.
+In: a target's session, whose states it reads. Out: logits of drafts, for
+`generation/drafting/draft_model.py`. Its layer reads the state behind a token together with the
+next token. Where the target has computed that state, it is the target's; further on it is what the
+head has given for the token before. Each node has a slot of its own, so drafts may be a tree.
 
 A draft may be wrong: where the target's states are unknown, behind a prefix that was put back, they
 are zeros.

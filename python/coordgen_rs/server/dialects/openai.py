@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError, arguments
 from coordgen_rs.errors.extras import package_version
-from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, TokenLogprob
 from coordgen_rs.model.options import REQUEST
@@ -56,6 +55,7 @@ from coordgen_rs.server.dialects.writing import (
 )
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, calls_of, text_of
 from coordgen_rs.server.tools.functions import Tools, tools_of
+from coordgen_rs.text.grammar.kinds import JsonSchema
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _GIVEN_OTHERWISE = ("messages", "tools", "add_generation_prompt")

@@ -19,11 +19,11 @@ import numpy as np
 
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.options import Option
-from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.prompts import check_fits, text_of
+from coordgen_rs.text.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
 
 MOST_STOPS, MOST_STOP_LEN = 16, 256
 """Stop strings, and characters of each: every token is compared with all of them."""

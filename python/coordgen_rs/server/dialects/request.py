@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import GrammarError, OptionError
-from coordgen_rs.grammar.kinds import AfterThinking, Grammar, JsonSchema, Lark, LarkOfSchemas
-from coordgen_rs.grammar.limits import TooCostlyError, is_cheap_schema
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
@@ -29,11 +27,13 @@ from coordgen_rs.server.tools.calls import CallConstraint
 from coordgen_rs.server.tools.formats import Calling, ToolCallFormat, format_for
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.syntax import Lexicon
+from coordgen_rs.text.grammar.kinds import AfterThinking, Grammar, JsonSchema, Lark, LarkOfSchemas
+from coordgen_rs.text.grammar.limits import TooCostlyError, is_cheap_schema
 from coordgen_rs.text.thinking import Thinking, thinking_of
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs.text.grammar.matcher import Matcher
 
 Kind = Literal["chat", "completion", "response"]
 """The endpoint of OpenAI's that a request came by, or that another dialect's corresponds to."""

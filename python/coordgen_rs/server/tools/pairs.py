@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.limits import MOST_LEVELS
 from coordgen_rs.server.tools import syntax
 from coordgen_rs.server.tools.calls import TextBuffer
 from coordgen_rs.server.tools.syntax import (
@@ -30,6 +29,7 @@ from coordgen_rs.server.tools.syntax import (
     as_json,
     regex,
 )
+from coordgen_rs.text.grammar.limits import MOST_LEVELS
 
 _PYTHON_QUOTED = r"/'([^'\\\n]|\\['\\nt])*'/"
 _PYTHON_NAME = r"/[A-Za-z_][A-Za-z0-9_]*/"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordgen_rs.errors.json_text import JsonTextError, parse_json
-from coordgen_rs.grammar.json_schema import llguidance_schema
 from coordgen_rs.server.tools.calls import TextBuffer
+from coordgen_rs.text.grammar.json_schema import llguidance_schema
 
 Schema = dict[str, Any]
 Tell = Callable[[str], None]

@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
-from coordgen_rs.grammar.json_schema import llguidance_lark, llguidance_schema
-from coordgen_rs.grammar.kinds import (
+from coordgen_rs.text.grammar.json_schema import llguidance_lark, llguidance_schema
+from coordgen_rs.text.grammar.kinds import (
     AfterThinking,
     Gbnf,
     Grammar,
@@ -25,8 +25,8 @@ from coordgen_rs.grammar.kinds import (
     Regex,
     lark_of_gbnf,
 )
-from coordgen_rs.grammar.limits import TooCostlyError, check_cost, is_cheap, with_deep_stack
-from coordgen_rs.grammar.matcher import AfterThinkingMatcher, Marks, Matcher
+from coordgen_rs.text.grammar.limits import TooCostlyError, check_cost, is_cheap, with_deep_stack
+from coordgen_rs.text.grammar.matcher import AfterThinkingMatcher, Marks, Matcher
 from coordgen_rs.text.thinking import Thinking
 from coordgen_rs.text.tokenizer import Tokenizer, package_errors_as
 

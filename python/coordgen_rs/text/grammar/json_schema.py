@@ -18,8 +18,8 @@ from decimal import Decimal
 from typing import Any
 
 from coordgen_rs.errors.json_text import parse_json
-from coordgen_rs.grammar.additional_properties import with_closed_objects
-from coordgen_rs.grammar.schema_checks import (
+from coordgen_rs.text.grammar.additional_properties import with_closed_objects
+from coordgen_rs.text.grammar.schema_checks import (
     NAMED,
     VALUES,
     as_read,

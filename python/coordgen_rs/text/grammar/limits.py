@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, LarkOfSchemas, Regex
+from coordgen_rs.text.grammar.kinds import Gbnf, JsonSchema, Lark, LarkOfSchemas, Regex
 
 MOST_LEVELS = 20_000
 """6,000 objects of a schema, each inside the one before by a reference, are 18,000 levels and take

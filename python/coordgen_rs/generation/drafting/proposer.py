@@ -10,7 +10,7 @@ from coordgen_rs.errors import CallOrderError
 from coordgen_rs.store.background import NotCopied
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs.text.grammar.matcher import Matcher
 
 
 class DraftProposer(Protocol):

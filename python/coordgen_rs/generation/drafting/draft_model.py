@@ -13,8 +13,8 @@ from typing import Self
 import numpy as np
 
 from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
-from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
+from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.runtime.heads.assistant import AssistantSession

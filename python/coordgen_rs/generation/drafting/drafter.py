@@ -24,12 +24,12 @@ from coordgen_rs._core import (
     draft_method,
     draft_methods,
 )
-from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import BundleError, OptionError, arguments
+from coordgen_rs.generation.drafting.proposer import DraftProposer
 from coordgen_rs.runtime.session import COMMITS, Session, check_session
 
 if TYPE_CHECKING:
-    from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
+    from coordgen_rs.generation.drafting.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.loading.options import OpenOptions
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.store.background import Lease
@@ -138,7 +138,7 @@ def make_drafter(
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter
-    from coordgen_rs.drafting.draft_model import ModelDrafter
+    from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 
     return ModelDrafter(drafter, draft_model, most, in_gaps=in_gaps, weighs=weighs)
 
@@ -178,7 +178,7 @@ def own_head_of(session: Session) -> "DraftModel | None":
     bundle = getattr(session, "bundle", None)
     if not getattr(getattr(bundle, "manifest", None), "has_draft_head", False):
         return None
-    from coordgen_rs.drafting.draft_model import DraftModel
+    from coordgen_rs.generation.drafting.draft_model import DraftModel
 
     return DraftModel.mtp_of(session)
 
@@ -186,7 +186,7 @@ def own_head_of(session: Session) -> "DraftModel | None":
 def _phrases(session: Session) -> PhraseTable | None:
     """Common phrases in the tokens of a session's bundle; None where they are unknown."""
     from coordgen_rs.bundle.directory import Bundle
-    from coordgen_rs.drafting.common_phrases import phrase_table_at
+    from coordgen_rs.generation.drafting.common_phrases import phrase_table_at
 
     bundle = getattr(session, "bundle", None)
     if not isinstance(bundle, Bundle):
@@ -280,7 +280,7 @@ class Drafters:
             choices = [*(method.name for method in draft_methods()), PLAIN]
             method = draft_method(arguments.one_of("draft", draft, choices))
         if options["draft_model"] is not None:
-            from coordgen_rs.drafting.draft_model import DraftModel
+            from coordgen_rs.generation.drafting.draft_model import DraftModel
 
             self._model = DraftModel.open(options["draft_model"], session)
         elif "draft-model" in draft if method is None else method.takes_mtp:
@@ -375,7 +375,7 @@ class Drafters:
         """What a namespace's drafters share."""
         bundle, options, table, history = self._session.bundle, self._options, None, None
         if options["lookup_table"] is not None:
-            from coordgen_rs.drafting.warm_up import open_table
+            from coordgen_rs.generation.drafting.warm_up import open_table
 
             table = open_table(Path(options["lookup_table"]), bundle)
         if options["history"] is not None or options["fleet_history"] is not None:
