@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs._core import draft_method
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import parse_bytes
 from support.oracles import ADVERSARIAL, measure_bundle
 from support.script import (

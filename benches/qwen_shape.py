@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from checkpoints import write_checkpoint
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from support.script import add_counts, parser_of, reports_errors, run_script

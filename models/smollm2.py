@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 from coordgen_rs import Bundle
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError, CoordgenError
 

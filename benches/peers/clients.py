@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 
 from contest import ContestantFailedError
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.tables import rotated
 from coordgen_rs.loading.directory import open_bundle

@@ -21,7 +21,7 @@ import contest
 import genai
 import ours
 from coordgen_rs import open_session
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.generation.drafting.common_phrases import phrase_table_at
 from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts
 from coordgen_rs.lab.replay.records import TokenizedRecord

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.generation.drafting.common_phrases import phrase_table_at
 from coordgen_rs.lab.replay.records import tokenized
 from coordgen_rs.lab.replay.run import HISTORIES, replay

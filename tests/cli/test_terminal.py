@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordgen_rs.cli.commands import cache
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import parse_bytes, printable, warnings_told
 from coordgen_rs.errors import LeftoverWarning, OptionError
 

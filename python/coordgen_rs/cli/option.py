@@ -16,7 +16,7 @@ from typing import Any
 
 from coordgen_rs.cli.terminal.text import from_argument, parse_bytes
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.errors import options as records
+from coordgen_rs.errors import arguments as records
 from coordgen_rs.loading.directory import PROVIDERS, ProviderChoice
 from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS

@@ -14,7 +14,7 @@ from coordgen_rs.bundle.qnn import SOCS
 from coordgen_rs.cli import option
 from coordgen_rs.cli.commands.info import kept_lines
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import counted, tell
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install

@@ -17,7 +17,7 @@ from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.generation.drafting.proposer import DraftProposer, WrappedDrafter

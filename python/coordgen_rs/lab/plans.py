@@ -21,7 +21,7 @@ from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs, text
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import show_bytes
 from coordgen_rs.errors import MemoryBudgetError, OptionError
 from coordgen_rs.lab.plots import check_matplotlib, plot_plans

@@ -21,7 +21,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import show_bytes
 from coordgen_rs.errors import BundleError
 from coordgen_rs.lab.tables import Column, show_table, tell

@@ -5,7 +5,7 @@ import argparse
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs, text
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.generation.drafting.warm_up import save_table, table_path, warm_up
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.session import open_session

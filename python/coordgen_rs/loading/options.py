@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bundle.directory import Progress
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.errors.options import Option, options_of, record
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE, Option, options_of, record
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.machine import most_threads
 from coordgen_rs.runtime.session import COMMITS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 from coordgen_rs._core import Sampling
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.errors.options import Option, options_of, record
+from coordgen_rs.errors.arguments import Option, options_of, record
 from coordgen_rs.generation.step import MAX_ALTERNATIVES
 
 if TYPE_CHECKING:

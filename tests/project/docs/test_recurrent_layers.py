@@ -3,7 +3,7 @@
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs.convert.cpu.recurrent import state_sizes
+from coordgen_rs.convert.cpu.layers import state_sizes
 from coordgen_rs.convert.families.model_config import DeltaNet, SelectiveState, ShortConvolution
 
 KINDS = {

@@ -18,7 +18,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.errors import OptionError, ProviderError
 from coordgen_rs.errors.extras import how_to_install

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from coordgen_rs._core import PLAIN
-from coordgen_rs.cli import model_options, option, request_options
+from coordgen_rs.cli import model_options, option
 from coordgen_rs.cli.exit_codes import DIFFERENT, DONE
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
@@ -91,7 +91,7 @@ def add_arguments(parser: Parser) -> None:
             "send the prompt as a user's message, by the model's chat template"
         ),
     )
-    request_options.add_arguments(parser)
+    model_options.add_request_arguments(parser)
     model_options.add_arguments(parser)
     parser.declare(option.JSON)
     parser.declare_group(
@@ -121,9 +121,9 @@ def run(options: argparse.Namespace) -> int:
         option.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
     if not options.json:
         option.refuse(options, ("logprobs",), "needs --json")
-    prompt, request = _prompt(options), request_options.request(options)
+    prompt, request = _prompt(options), model_options.request(options)
     request["logprobs"] = options.logprobs
-    request["grammar"] = request_options.grammar(options)
+    request["grammar"] = model_options.grammar(options)
     if options.chat and options.chat_template is None:
         check_template(options.model, context=options.context)
     with model_options.opened(options) as model:

@@ -19,7 +19,7 @@ import numpy as np
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import counted, printable, show_time
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE

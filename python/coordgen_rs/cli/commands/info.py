@@ -11,7 +11,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest, ModelShape
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import counted, printable
 from coordgen_rs.loading.directory import KINDS, open_bundle, unconverted
 

@@ -27,8 +27,7 @@ from coordgen_rs.bundle.layers import experts_input
 from coordgen_rs.bundle.rope import tables_by_input
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
 from coordgen_rs.convert.cpu.graph import block_graph
-from coordgen_rs.convert.cpu.layers import write_layer
-from coordgen_rs.convert.cpu.recurrent import state_sizes
+from coordgen_rs.convert.cpu.layers import state_sizes, write_layer
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.model_config import ModelConfig, linear_layers
 from coordgen_rs.convert.gptq import RoundInput, compensated, spreading

@@ -43,11 +43,11 @@ from coordgen_rs.convert.cpu.heads import (
 )
 from coordgen_rs.convert.cpu.layers import (
     PER_LAYER_SHARE,
+    state_sizes,
     write_head,
     write_layer,
     write_per_layer_inputs,
 )
-from coordgen_rs.convert.cpu.recurrent import state_sizes
 from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
 from coordgen_rs.convert.families.checkpoint import Checkpoint, fetched, open_checkpoint
 from coordgen_rs.convert.quantize import BITS_OF_TYPES

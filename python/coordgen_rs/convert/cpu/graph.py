@@ -50,7 +50,7 @@ from onnx import TensorProto, helper
 
 from coordgen_rs.bundle.layers import EMBEDDED, PER_LAYER, experts_input
 from coordgen_rs.bundle.rope import QUERY_SCALE
-from coordgen_rs.convert.cpu.recurrent import mixed, state_infos
+from coordgen_rs.convert.cpu.layers import mixed, state_infos
 from coordgen_rs.convert.families.model_config import Experts, ModelConfig
 from coordgen_rs.convert.graph_builder import ROWS, SEQUENCES, LayerGraph, byte_info, float_info
 from coordgen_rs.convert.weight_file import StoredLinear, Weights

@@ -27,7 +27,7 @@ from coordgen_rs.bundle.qnn import SOCS, CompiledGraphs, QnnTarget, Soc
 from coordgen_rs.cli import option
 from coordgen_rs.cli.option import QNN_OPTION
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.loading.directory import KINDS, open_bundle
 from coordgen_rs.runtime.qnn.options import QnnOptions, parse_options, soc_named

@@ -12,7 +12,7 @@ from coordgen_rs._core import PLAIN, draft_method
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.lab.bench.drafting import measure_methods
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, document

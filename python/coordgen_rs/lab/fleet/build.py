@@ -26,7 +26,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.lab.fleet.records import FieldNames, ReadOptions, check_kind, read_documents

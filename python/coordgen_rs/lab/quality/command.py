@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.lab.tables import Column, show_table, tell

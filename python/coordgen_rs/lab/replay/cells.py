@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from coordgen_rs.cli import option
 from coordgen_rs.cli.terminal import outputs, text
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
 from coordgen_rs.errors.json_text import JsonTextError, read_json

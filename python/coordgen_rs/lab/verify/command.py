@@ -18,7 +18,7 @@ from typing import Any
 
 from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.lab.tables import tell

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.errors.options import Option
+from coordgen_rs.errors.arguments import Option
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.server.dialects.fields import Fields

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from coordgen_rs.cli import model_options, option, request_options
+from coordgen_rs.cli import model_options, option
 from coordgen_rs.cli.commands.chat import local_models
 from coordgen_rs.cli.commands.chat.commands import COMMANDS
 from coordgen_rs.cli.commands.chat.conversation import Conversation, Settings
@@ -40,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
             f"{option.BUNDLE_HELP}; with a chat template, or --chat-template"
         )
     )
-    request_options.add_arguments(parser)
+    model_options.add_request_arguments(parser)
     parser.declare(
         option.flag("--no-input-history").help(
             "neither offer what was typed in earlier chats, nor keep what is typed"
@@ -72,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
             return 0
     if options.chat_template is None:
         check_template(options.model, context=options.context)
-    request = request_options.request(options)
-    request["grammar"] = request_options.grammar(options)
+    request = model_options.request(options)
+    request["grammar"] = model_options.grammar(options)
     request["reuse_prefix"] = not options.no_reuse
     is_interactive = sys.stdin is not None and sys.stdin.isatty()
     remember = not options.no_remember

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from coordgen_rs.cli import request_options
+from coordgen_rs.cli import model_options
 from coordgen_rs.cli.commands.chat.dialogue_file import with_files
 from coordgen_rs.cli.commands.chat.line_editor import Lines
 from coordgen_rs.cli.terminal import text
@@ -24,7 +24,7 @@ from coordgen_rs.model.dialogue import Dialogue
 from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.model.stream import Stream
 
-_KNOWN = {option.dest: option for option in request_options.SETTABLE}
+_KNOWN = {option.dest: option for option in model_options.SETTABLE}
 _DEFAULTS = {name: option.keywords.get("default") for name, option in _KNOWN.items()}
 
 
@@ -62,7 +62,7 @@ class Settings:
         value, parse = _DEFAULTS[name], _KNOWN[name].parse
         if typed != "default" and parse is not None:
             value = parse(name, typed)
-            if self._options.temperature == 0 and name in request_options.OF_SAMPLING:
+            if self._options.temperature == 0 and name in model_options.OF_SAMPLING:
                 raise OptionError(f"{name} is for sampling: /set temperature above 0 first")
         return self._changed({name: value})
 
@@ -82,9 +82,9 @@ class Settings:
     def _changed(self, settings: Mapping[str, object]) -> RequestOptions:
         """Change settings; what is for sampling waits until there is a temperature."""
         changed = argparse.Namespace(**vars(self._options) | dict(settings))
-        waiting = {} if changed.temperature else request_options.OF_SAMPLING
+        waiting = {} if changed.temperature else model_options.OF_SAMPLING
         asked = {name: _DEFAULTS[name] for name in waiting}
-        keywords = request_options.request(argparse.Namespace(**vars(changed) | asked))
+        keywords = model_options.request(argparse.Namespace(**vars(changed) | asked))
         self._options = changed
         return keywords
 
