@@ -17,7 +17,7 @@ from coordgen_rs import OrtSession, open_session
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.loading import self_test
-from coordgen_rs.runtime.heads.draft_head import DraftHead
+from coordgen_rs.runtime.heads import DraftHead
 from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.runtime.session import StepCost

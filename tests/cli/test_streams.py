@@ -172,7 +172,7 @@ def test_a_user_without_a_home_can_do_all_but_keep_results(bundle):
         "def getpwuid(uid): raise KeyError(uid)\n"
         "pwd.getpwuid = getpwuid\n"
         f"sys.argv[1:] = {[str(word) for word in answer(bundle, '--prompt', 'x')]!r}\n"
-        "from coordgen_rs.cli.entry import main\n"
+        "from coordgen_rs.__main__ import main\n"
         "sys.exit(main())\n"
     )
     homeless = {name: os.environ[name] for name in os.environ if name in ("PATH", "PYTHONPATH")}
@@ -198,7 +198,7 @@ sys.argv = ["coordgen", "generate", "--model", "nowhere", "--prompt", "x"]
 """
 
 AS_MODULE = "import runpy; runpy.run_module('coordgen_rs', run_name='__main__')"
-AS_SCRIPT = "from coordgen_rs.cli.entry import main; sys.exit(main())"
+AS_SCRIPT = "from coordgen_rs.__main__ import main; sys.exit(main())"
 
 
 def interrupted(module, start, handler="signal.default_int_handler"):

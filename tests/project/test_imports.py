@@ -69,7 +69,7 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
 
 
 def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():
-    modules = loaded_by("from coordgen_rs.cli.entry import main\nmain()", "--version")
+    modules = loaded_by("from coordgen_rs.__main__ import main\nmain()", "--version")
     assert "coordgen_rs.cli.main" in modules
     assert not of_parts(modules, ("cli.commands", "cli.option", "lab"))
     assert not modules & {"numpy", "onnxruntime"}

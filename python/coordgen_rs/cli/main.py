@@ -46,7 +46,7 @@ _MODULES = {
     "check": "lab.check",
     "bench": "lab.bench.command",
     "verify": "lab.verify.command",
-    "quality": "lab.quality.command",
+    "quality": "lab.quality",
     "profile": "lab.profile",
     "plan": "lab.plans",
     "replay": "lab.replay.command",

@@ -1,6 +1,7 @@
-"""How the model of a command that answers is opened: bundle, memory, drafts, history.
+"""How the model of a command that answers is opened, and what a request asks of it.
 
-In: a parser. Out: options; from those an open `Model`.
+In: a parser. Out: options; from those an open `Model`, and the keywords of its methods. Whether a
+model can follow a grammar is found out where it is opened.
 """
 
 import argparse

@@ -1,8 +1,10 @@
-"""Checks of what callers pass in: token ids, rows, numbers, names, texts and paths.
+"""Checks of what callers pass in: token ids, rows, numbers, names, texts, paths and options.
 
 In: a value and what to call it in messages. Out: the value in the one type that the code below
 works with, or an error that names it, what it is, and what it must be. Done once, where data
-enters; nothing below checks again.
+enters; nothing below checks again. What there is to know of an option stands once, at its key of a
+TypedDict, `Annotated[type, Option(..), "VALUE: a line of help"]`, where the last is for what the
+command line has; command line, server and API read the same table.
 """
 
 import math

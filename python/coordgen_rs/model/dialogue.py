@@ -1,4 +1,4 @@
-"""A dialogue: what was said so far, and whose turn it is. It does not know the terminal.
+"""A dialogue: what was said so far, whose turn it is, and the text that a model reads for it.
 
 In: what the user says. Out: a stream of the answer, which joins the dialogue as far as it was
 given. After an answer that was stopped, or that failed, user and assistant still take turns.

@@ -1,7 +1,10 @@
 """The routes: from a request to what answers it, or to an error in the form of its dialect.
 
 In: the models, and what the server is to allow. Out: an ASGI application. Bodies are parsed in
-`dialects/`, answers sent in `models/answering.py`.
+`dialects/`, answers sent in `models/answering.py`. What the page does is in its scripts
+(`page_parts/`): `chat.js` is the chat, `asking.js` asks the server, `messages.js` shows what is
+said, and `answer/` how; `record.js` is a dialogue, `kept.js` and `shelf.js` keep and list them,
+`files.js` attaches files, `settings.js` has the samplers.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The layers of a model as they stand in a bundle for CPU.
+"""The layers of a model as they stand in a bundle for CPU, and the operators of recurrent ones.
 
 In: a `Checkpoint`. Out: its tensors appended to weight files, under the names by which the graphs
 of `graph.py` know them: those of layer 3 begin with `layer_3.`.

@@ -12,7 +12,7 @@ from typing import Any
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.file_names import is_plain_name
 from coordgen_rs.errors.json_text import file_errors_as, parse
-from coordgen_rs.formats.files import read_object, token_ids
+from coordgen_rs.formats import read_object, token_ids
 
 _CPU = ("cpu", "cpuexecutionprovider")
 _OTHER_MODELS = ("encoder", "embedding", "vision", "speech", "joiner", "vad")

@@ -25,7 +25,7 @@ from coordgen_rs.bundle.manifest import (
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.errors.file_names import is_plain_name
-from coordgen_rs.formats.files import (
+from coordgen_rs.formats import (
     ForeignFolder,
     check_sizes,
     check_tokens,

@@ -13,7 +13,7 @@ from coordgen_rs.bundle.rope import scaled_as_llama3, unscaled
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.file_names import is_plain_name
 from coordgen_rs.errors.json_text import file_errors_as, parse
-from coordgen_rs.formats.files import read_object, token_ids
+from coordgen_rs.formats import read_object, token_ids
 
 _DIALOGS = ("basic", "ssd-q1", "lade")
 """Dialogs of one target model; how Genie itself drafts in them does not matter."""

@@ -25,7 +25,7 @@ from coordgen_rs.bundle.manifest import (
 )
 from coordgen_rs.bundle.qnn import SOCS, QnnTarget
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.formats.files import (
+from coordgen_rs.formats import (
     ForeignFolder,
     check_sizes,
     check_tokens,

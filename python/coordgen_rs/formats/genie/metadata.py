@@ -15,7 +15,7 @@ from typing import Any
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, parse, read_bytes
-from coordgen_rs.formats.files import read_object
+from coordgen_rs.formats import read_object
 from coordgen_rs.formats.genie.binary import GraphFacts, TensorFacts
 from coordgen_rs.formats.genie.graphs import GraphName
 

@@ -19,7 +19,7 @@ from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.errors.file_names import is_plain_name
 from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, parse, read_bytes, read_json
-from coordgen_rs.formats.files import MOST_JSON_BYTES, read_object, token_ids
+from coordgen_rs.formats import MOST_JSON_BYTES, read_object, token_ids
 from coordgen_rs.formats.genie.binary import GraphFacts, can_read, read_binary
 from coordgen_rs.formats.genie.config import GenieConfig
 from coordgen_rs.formats.genie.folder import GenieFolder, opened

@@ -17,8 +17,8 @@ from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
+from coordgen_rs.runtime.heads import DraftHead
 from coordgen_rs.runtime.heads.assistant import AssistantSession
-from coordgen_rs.runtime.heads.draft_head import DraftHead
 from coordgen_rs.runtime.heads.mtp import MtpSession
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session

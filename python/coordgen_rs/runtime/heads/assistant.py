@@ -22,7 +22,7 @@ from coordgen_rs.bundle.manifest import AssistantFiles, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu import check_assistant, load_graph, path_buffers
-from coordgen_rs.runtime.heads.draft_head import DraftHead, Graphs, bound, run_bound
+from coordgen_rs.runtime.heads import DraftHead, Graphs, bound, run_bound
 from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import OnLogits, OnRead

@@ -20,7 +20,7 @@ from coordgen_rs.errors import BundleError
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.runtime.cpu import check_mtp, load_graph, path_buffers
 from coordgen_rs.runtime.experts import ExpertFiles
-from coordgen_rs.runtime.heads.draft_head import DraftHead, Graphs, bound, run_bound
+from coordgen_rs.runtime.heads import DraftHead, Graphs, bound, run_bound
 from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import OnLogits, OnRead
