@@ -14,7 +14,7 @@ from coordgen_rs import Stats, Step
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.generation.step import StepTree, records
 from coordgen_rs.model.answer import detokenized
-from coordgen_rs.model.dialogue import TemplateFacts
+from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.model.request import Events
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.runtime.session import StepCost

@@ -24,7 +24,6 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.options import OpenOptions, open_options
 from coordgen_rs.loading.session import session_opened, store_opened
 from coordgen_rs.model.answer import Answer, detokenized
-from coordgen_rs.model.dialogue import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.options import (
     ChatOptions,
@@ -33,6 +32,7 @@ from coordgen_rs.model.options import (
     request_options,
     sampling,
 )
+from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import Events, ModelRequest
 from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, collect

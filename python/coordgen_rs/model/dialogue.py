@@ -1,4 +1,4 @@
-"""A dialogue: what was said so far, whose turn it is, and the text that a model reads for it.
+"""A dialogue: what was said so far, and whose turn it is. It does not know the terminal.
 
 In: what the user says. Out: a stream of the answer, which joins the dialogue as far as it was
 given. After an answer that was stopped, or that failed, user and assistant still take turns.
@@ -6,26 +6,13 @@ given. After an answer that was stopped, or that failed, user and assistant stil
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.text.chat_template import (
-    DEFAULT,
-    ChatTemplate,
-    ChatTemplates,
-    Message,
-    bundled_templates,
-    read_template_file,
-)
-from coordgen_rs.text.thinking import ThinkingMarks, marks_of
-from coordgen_rs.text.tokenizer import Tokenizer
 
 _IS_CUT = (None, "length", "capacity")
 
@@ -174,83 +161,3 @@ class Dialogue:
         """Forget what was said; the system message stays."""
         self.messages = self.messages[: 0 if self.system is None else 1]
         self.answer, self._said_ids = None, []
-
-
-class TemplateFacts(NamedTuple):
-    """What a chat template knows of.
-
-    Attributes:
-        variables: The names of what it reads.
-        knows_developer: Whether it has the role `developer`.
-        thinking: The marks of its model's thinking; None where it says nothing of any.
-    """
-
-    variables: frozenset[str]
-    knows_developer: bool
-    thinking: ThinkingMarks | None
-
-
-class ChatPrompts:
-    """A bundle's dialogues as text; its templates are read when the first prompt is asked for.
-
-    Args:
-        bundle: The bundle.
-        tokenizer: Its tokenizer.
-        given: Templates in place of the bundle's; the special tokens stay the bundle's.
-    """
-
-    def __init__(
-        self, bundle: Bundle, tokenizer: Tokenizer, given: ChatTemplates | None = None
-    ) -> None:
-        self._bundle, self._tokenizer, self._given = bundle, tokenizer, given
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The prompt for a dialogue, special tokens included; as `Model.chat_prompt`.
-
-        Raises:
-            OptionError: A message is malformed.
-            ChatTemplateError: There is no chat template, or it refuses the messages.
-        """
-        template = self.plain if tools is None else self.for_tools
-        return template.render(template.readable(messages), tools=tools, variables=variables)
-
-    @cached_property
-    def facts(self) -> TemplateFacts:
-        """What the template knows of; raises ChatTemplateError where there is none."""
-        template = self.plain
-        marks = marks_of(template.source)
-        return TemplateFacts(template.variables, template.names("developer"), marks)
-
-    @cached_property
-    def plain(self) -> ChatTemplate:
-        """The template; raises ChatTemplateError where there is none."""
-        return self.templates.template()
-
-    @cached_property
-    def for_tools(self) -> ChatTemplate:
-        """That for dialogues with tools; raises ChatTemplateError where there is none."""
-        return self.templates.template(for_tools=True)
-
-    @cached_property
-    def templates(self) -> ChatTemplates:
-        """All templates; raises ChatTemplateError where they cannot be read."""
-        bundled = bundled_templates(self._bundle, self._tokenizer.token)
-        if self._given is None:
-            return bundled
-        return ChatTemplates(self._given.sources, bundled.tokens, self._given.place)
-
-
-def given_template(path: Path | str | None) -> ChatTemplates | None:
-    """A chat template that a user gives in place of the bundle's.
-
-    Raises:
-        ChatTemplateError: The file cannot be read.
-    """
-    if path is None:
-        return None
-    return ChatTemplates({DEFAULT: read_template_file(Path(path))}, place=str(path))

@@ -19,7 +19,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from starlette.testclient import TestClient
 
 from coordgen_rs.errors import ChatTemplateError, GrammarError
-from coordgen_rs.model.dialogue import TemplateFacts
+from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.app import make_app
 from coordgen_rs.server.guard import Access
 from coordgen_rs.server.models.catalog import ModelEntry

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import ChatTemplateError, arguments
 from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.model import Model
-from coordgen_rs.model.dialogue import TemplateFacts
+from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.api_error import APIError, TooLongError, names_path
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.tools.formats import (
