@@ -7,11 +7,11 @@ import pytest
 
 from checkpoints import ROOT
 from coordgen_rs.errors import OptionError
+from coordgen_rs.lab.fleet.tasks import Sequential
 from coordgen_rs.lab.replay.cells import TableError, TableFile, evaluate, key_of, open_table
 from coordgen_rs.lab.replay.command import ReplayCell
 from coordgen_rs.lab.replay.records import Source
 from coordgen_rs.lab.replay.run import HISTORIES
-from coordgen_rs.lab.tasks import Sequential
 from fleet_tasks import FakeCell
 
 TOKENIZER = ROOT / "models" / "embedded-draft"

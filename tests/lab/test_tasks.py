@@ -12,9 +12,9 @@ import fleet_tasks
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.terminal.text import parse_bytes
 from coordgen_rs.errors import HistoryError, OptionError
-from coordgen_rs.lab import tasks
+from coordgen_rs.lab.fleet import tasks
 from coordgen_rs.lab.fleet.build import build
-from coordgen_rs.lab.tasks import (
+from coordgen_rs.lab.fleet.tasks import (
     OwnProcessError,
     Processes,
     RayTasks,
@@ -59,7 +59,7 @@ def test_an_error_of_a_call_is_raised_as_it_is(any_tasks):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
 def test_no_process_outlives_its_parent(how, tmp_path):
     script = (
-        "from pathlib import Path; from coordgen_rs.lab.tasks import Processes\n"
+        "from pathlib import Path; from coordgen_rs.lab.fleet.tasks import Processes\n"
         "from fleet_tasks import wait_for_ever\n"
         "if __name__ == '__main__':\n"
         f"    list(Processes(2).run(wait_for_ever, [{str(tmp_path)!r}] * 2))\n"

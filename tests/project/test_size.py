@@ -47,7 +47,7 @@ BUDGETS = {
     "tests": Budget(34_000, 43_000, "as many behaviours are held as before"),
     "benches": Budget(5_000, 6_850, "a documented command each"),
 }
-MOST_FILES = 319
+MOST_FILES = 260
 """Of the package."""
 MOST_ENTRIES = {"python": 14, "src": 16, "tests": 14}
 TOPS = {"python/coordgen_rs": 20, "src": 20}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import HistoryError
-from coordgen_rs.lab.tasks import Tasks
+from coordgen_rs.lab.fleet.tasks import Tasks
 
 
 class KilledOnce:

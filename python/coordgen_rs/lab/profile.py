@@ -24,8 +24,8 @@ from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.cli.terminal.text import show_bytes
 from coordgen_rs.errors import BundleError
+from coordgen_rs.lab.fleet.tasks import in_own_process
 from coordgen_rs.lab.tables import Column, show_table, tell
-from coordgen_rs.lab.tasks import in_own_process
 from coordgen_rs.loading.directory import ProviderChoice, device_class, open_bundle
 from coordgen_rs.loading.profile import (
     SCHEMA_VERSION,

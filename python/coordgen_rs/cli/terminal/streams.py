@@ -1,7 +1,7 @@
 """The three standard streams, usable however the shell left them, and a progress bar on one.
 
-In: the streams as Python opened them: closed, full, in ASCII. Out: streams whose errors have a name,
-and that can be written to. It loads nothing large: it is needed before anything is opened.
+In: the streams as Python opened them: closed, full, in ASCII. Out: streams that can be written to,
+and whose errors have a name. It loads nothing large: it is needed before anything is opened.
 """
 
 import errno

@@ -18,10 +18,10 @@ from coordgen_rs.lab.bench.drafting import measure_methods
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, document
 from coordgen_rs.lab.bench.workbench import METHODS, STRATEGIES, Settings, Workbench
 from coordgen_rs.lab.condition import Condition
+from coordgen_rs.lab.fleet.tasks import RAY, in_own_process
 from coordgen_rs.lab.plots import check_matplotlib, plot_section
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened, sha256_of
 from coordgen_rs.lab.tables import Section
-from coordgen_rs.lab.tasks import RAY, in_own_process
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import Profile, device_facts
 

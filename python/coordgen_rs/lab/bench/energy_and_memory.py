@@ -8,8 +8,8 @@ from dataclasses import replace
 from coordgen_rs._core import PLAIN
 from coordgen_rs.lab.bench.workbench import PAPER_METHODS, Settings, Workbench
 from coordgen_rs.lab.energy import EnergyMeter
+from coordgen_rs.lab.fleet.tasks import in_own_process
 from coordgen_rs.lab.tables import Cell, Chart, Column, Section, columns_of, in_turns, summarize
-from coordgen_rs.lab.tasks import in_own_process
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 
 STAGES = ("opening", "prefill", "answering")

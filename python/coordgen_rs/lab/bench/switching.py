@@ -29,6 +29,7 @@ from coordgen_rs.lab.bench.workbench import (
     answer,
     tallied,
 )
+from coordgen_rs.lab.fleet.tasks import in_own_process
 from coordgen_rs.lab.profile import measure
 from coordgen_rs.lab.tables import (
     ALL,
@@ -41,7 +42,6 @@ from coordgen_rs.lab.tables import (
     ratio,
     summarize,
 )
-from coordgen_rs.lab.tasks import in_own_process
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import Profile, fitting_costs
 from coordgen_rs.runtime.device import GraphName

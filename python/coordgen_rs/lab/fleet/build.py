@@ -41,7 +41,7 @@ from coordgen_rs.lab.fleet.tables import (
     table_path,
     write_shard,
 )
-from coordgen_rs.lab.tasks import RAY, Sequential, Tasks, chosen
+from coordgen_rs.lab.fleet.tasks import RAY, Sequential, Tasks, chosen
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.store.files import locked, replacing, unfinished_directory, write_file
 from coordgen_rs.store.history.fleet import (

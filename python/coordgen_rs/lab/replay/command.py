@@ -13,11 +13,11 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generation.drafting.common_phrases import phrase_table_at
+from coordgen_rs.lab.fleet.tasks import RAY
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened
 from coordgen_rs.lab.replay.records import TEMPLATES, Source, tokenized
 from coordgen_rs.lab.replay.run import DRAFTERS, HISTORIES, MOST_BUDGET, ReplayResult, replay
 from coordgen_rs.lab.tables import ALL, tell
-from coordgen_rs.lab.tasks import RAY
 
 EXAMPLES = """\
 A recorded answer plays the target. With --commit compact, a step yields the accepted draft tokens
