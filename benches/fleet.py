@@ -24,8 +24,8 @@ import numpy as np
 
 from coordgen_rs import History
 from coordgen_rs.lab.fleet.build import build
+from coordgen_rs.lab.fleet.tasks import RayTasks, Sequential
 from coordgen_rs.lab.replay.records import TEMPLATES, read_records, tokenize
-from coordgen_rs.lab.tasks import RayTasks, Sequential
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
 from history import said

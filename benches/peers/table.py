@@ -22,9 +22,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from coordgen_rs.cli import option
 from coordgen_rs.cli.terminal.streams import progress
+from coordgen_rs.lab.fleet.tasks import Processes
 from coordgen_rs.lab.replay.cells import CELL, evaluate, key_of, open_table
 from coordgen_rs.lab.replay.run import MOST_BUDGET
-from coordgen_rs.lab.tasks import Processes
 from recorded import report, sets
 from recorded.methods import METHODS, versions
 from support import picture
