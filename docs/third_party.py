@@ -20,7 +20,7 @@ Licence notices of the Rust crates that are compiled into coordgen_rs. Crates th
 under either the MIT or the Apache-2.0 licence are used under the MIT licence. The Rust standard
 library is used under the same two licences: copyright the Rust Project contributors.
 
-The list of common words and phrases (coordgen_rs/generation/drafting/common_phrases.json) was made in part
+The list of common words and phrases (generation/drafting/common_phrases.json) was made in part
 from the word counts of wordsegment 1.3.1, copyright Grant Jenks, under the Apache License 2.0,
 whose text stands in LICENSE. models/common_phrases/ in the sources tells what was taken of them.
 

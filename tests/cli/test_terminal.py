@@ -15,7 +15,7 @@ from coordgen_rs.errors import LeftoverWarning, OptionError
 
 _ASK = """
 import sys
-from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.streams import progress
 with progress() as told:
     before = "rich" in sys.modules
     told("reading", 1, 2)

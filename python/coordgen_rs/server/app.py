@@ -8,19 +8,22 @@ said, and `answer/` how; `record.js` is a dialogue, `kept.js` and `shelf.js` kee
 """
 
 import asyncio
+import base64
+import hashlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -45,11 +48,6 @@ from coordgen_rs.text.grammar.limits import GivenUpError, is_wanted
 
 if TYPE_CHECKING:
     from coordgen_rs.model import Corpus
-import base64
-import hashlib
-from importlib.resources import files
-
-from starlette.responses import HTMLResponse
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
