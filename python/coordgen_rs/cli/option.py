@@ -16,7 +16,6 @@ from typing import Any
 
 from coordgen_rs.cli.terminal.text import from_argument, parse_bytes
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.errors import arguments as records
 from coordgen_rs.loading.directory import PROVIDERS, ProviderChoice
 from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS
@@ -66,7 +65,7 @@ class Option:
         parser.add_argument(*names, **keywords)
 
 
-def of(options: Mapping[str, records.Option], name: str, **keywords: Any) -> Option:
+def of(options: Mapping[str, arguments.Option], name: str, **keywords: Any) -> Option:
     """An option of the API, with the type, bounds, default and line of help that it has there.
 
     Args:
@@ -87,7 +86,7 @@ def of(options: Mapping[str, records.Option], name: str, **keywords: Any) -> Opt
     return Option(shown, None if found.choices else parse, known | keywords)
 
 
-def _parsed(option: records.Option, name: str, typed: str) -> Any:
+def _parsed(option: arguments.Option, name: str, typed: str) -> Any:
     """What was typed, as the API takes it; raises OptionError where it is wrong."""
     value: object = typed
     if int in option.types:
@@ -137,7 +136,7 @@ def choice(
 
 
 def _of_type(shown: str, keywords: Mapping[str, Any], kind: type, **bounds: Any) -> Option:
-    return Option(shown, partial(_parsed, records.Option(types=(kind,), **bounds)), keywords)
+    return Option(shown, partial(_parsed, arguments.Option(types=(kind,), **bounds)), keywords)
 
 
 def count(shown: str, *, least: int = 1, most: int = 2**63 - 1, **keywords: Any) -> Option:
