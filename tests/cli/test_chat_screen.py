@@ -39,6 +39,8 @@ Stream.__next__ = after_a_while
 """
 READ_SLOWLY = """
 import time
+from pathlib import Path
+
 from coordgen_rs.model.request import Events, Progress
 
 put, may_go_on = Events.put, Path(__file__).with_name("go-on")

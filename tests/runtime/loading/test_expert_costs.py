@@ -153,7 +153,14 @@ def test_within_a_budget_experts_count_that_are_not_in_memory(mixture, tmp_path,
         assert is_enough or counts[-1] > 0
 
 
-def test_a_wait_is_shared_by_the_experts_that_were_waited_for():
-    told = ExpertReport(100, 20, 0, 0.05, 0, 0, 0, 0, 0)
-    assert self_test._wait_us(told) == 2500.0
-    assert self_test._wait_us(replace(told, misses=0)) == 0.0
+@pytest.mark.parametrize(("misses", "wait_us"), [(20, 2500.0), (0, 0.0)])
+def test_a_wait_is_shared_by_the_experts_that_were_waited_for(
+    mixture, monkeypatch, misses, wait_us
+):
+    before = ExpertReport(100, 20, 0, 0.05, 0, 0, 0, 0, 0)
+    after = replace(before, asked=200, misses=20 + misses, waited_s=0.1)
+    reports = iter((before, after))
+    session = open_session(mixture)
+    monkeypatch.setattr(session, "expert_report", lambda: next(reports))
+    monkeypatch.setattr(self_test, "_reached", lambda *_: [])
+    assert self_test._expert_us(session, 0.0) == wait_us
