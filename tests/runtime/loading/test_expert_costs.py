@@ -14,6 +14,8 @@ from coordgen_rs.runtime.session import ExpertReport
 from mixtures import write_mixture
 
 FAMILY = "qwen3_moe"
+EXPERT_US = self_test._expert_us
+"""As it is where tests do not replace it by what is always the same."""
 
 
 @pytest.fixture(scope="module")
@@ -163,4 +165,4 @@ def test_a_wait_is_shared_by_the_experts_that_were_waited_for(
     session = open_session(mixture)
     monkeypatch.setattr(session, "expert_report", lambda: next(reports))
     monkeypatch.setattr(self_test, "_reached", lambda *_: [])
-    assert self_test._expert_us(session, 0.0) == wait_us
+    assert EXPERT_US(session, 0.0) == wait_us
