@@ -190,7 +190,8 @@ def test_a_history_of_another_tokenizer_is_not_imported(coordgen, answers, tmp_p
     error = coordgen("history", "import", answers, exported, code=2).err
     assert "was written with another tokenizer" in error
     exported.write_text("")
-    assert "not the header" in coordgen("history", "import", answers, exported, code=2).err
+    error = coordgen("history", "import", answers, exported, code=2).err
+    assert f"{exported} is no exported history: it begins with no header" in error
 
 
 @pytest.mark.parametrize("command", ["ls", "export", "clear"])

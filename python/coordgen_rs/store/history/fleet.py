@@ -71,6 +71,8 @@ def read_exported(stream: BinaryIO, name: str) -> tuple[ExportHeader, Iterator[S
     """
     lines = _lines(stream, name)
     where, first = next(lines, (name, None))
+    if first is None:
+        raise HistoryError(f"{name} is no exported history: it begins with no header")
     try:
         header = parse(ExportHeader, first, where)
     except FieldError as error:
