@@ -145,6 +145,7 @@ class Engine:
         self.is_closing = True
         self.look()
         self._ended.wait_for(lambda: self._is_over or None)
+        self._thread.join()  # all is released: what is left of it is its last line
         if self._failure is not None and not self._is_told:
             self._is_told = True
             raise self._failure
