@@ -185,7 +185,7 @@ bench: build/.core ## micro-benchmarks of drafting, in Rust and through the bind
 	$(BIN)/python -m pytest -q benches --benchmark-only --benchmark-columns=min,median,max,rounds
 
 growth: ## instructions of a step after 1,000 to 1,000,000 tokens (needs valgrind; long; LENGTHS="1000 10000")
-	cargo bench --quiet --bench growth -- $(LENGTHS)
+	COORDGEN_KERNELS=portable cargo bench --quiet --profile counted --bench growth -- $(LENGTHS)
 
 table: $(if $(wildcard $(DATA)),build/.table $(LLAMA_CPP_STAMP)) ## all lossless drafting methods on recorded answers (DATA=DIR; OPTIONS=--quick; 20 minutes, the first time 3 GB)
 	@test -d "$(DATA)" || { echo "make table DATA=DIR: there is no folder of records $(DATA)" >&2; exit 2; }

@@ -1,8 +1,13 @@
-//! Docstrings of the extension module, from its stub: what a type checker and the documentation
-//! read there, `help` shows too, and the text stands once.
+//! Which kernels are compiled, and the docstrings of the extension module.
 //!
-//! In: `_core.pyi`, laid out as ruff does it. Out: `stub_docs.rs` with the macro `stub_doc!`, which
-//! gives the docstring of a name such as "Drafter.propose"; an unknown name does not compile.
+//! Kernels: `x86_64_kernels` or `aarch64_kernels` is set, by what the crate is compiled for, or
+//! neither with `COORDGEN_KERNELS=portable`: two thirds of what an optimised build takes are kernels
+//! for a processor each, which programs that multiply nothing can do without.
+//!
+//! Docstrings are those of the stub: what a type checker and the documentation read there, `help`
+//! shows too, and the text stands once. In: `_core.pyi`, laid out as ruff does it. Out:
+//! `stub_docs.rs` with the macro `stub_doc!`, which gives the docstring of a name such as
+//! "Drafter.propose"; an unknown name does not compile.
 
 use std::path::Path;
 use std::{env, fs};
@@ -11,6 +16,7 @@ const STUB: &str = "python/coordgen_rs/_core.pyi";
 const INDENT: &str = "    ";
 
 fn main() {
+    choose_kernels();
     println!("cargo::rerun-if-changed={STUB}");
     if env::var_os("CARGO_FEATURE_PYTHON").is_none() {
         return;
@@ -26,6 +32,22 @@ fn main() {
         format!("macro_rules! stub_doc {{\n{arms}}}\n"),
     );
     written.expect("cargo's folder can be written");
+}
+
+fn choose_kernels() {
+    println!("cargo::rerun-if-env-changed=COORDGEN_KERNELS");
+    let are_all_portable = match env::var("COORDGEN_KERNELS").as_deref() {
+        Err(_) => false,
+        Ok("portable") => true,
+        Ok(other) => panic!("COORDGEN_KERNELS is portable, or not set, not {other}"),
+    };
+    let compiled_for = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it for build scripts");
+    for architecture in ["x86_64", "aarch64"] {
+        println!("cargo::rustc-check-cfg=cfg({architecture}_kernels)");
+        if architecture == compiled_for && !are_all_portable {
+            println!("cargo::rustc-cfg={architecture}_kernels");
+        }
+    }
 }
 
 /// The names of the module, classes, their methods and functions that have a docstring, and that.

@@ -11,20 +11,20 @@
 
 use std::sync::OnceLock;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(x86_64_kernels)]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(x86_64_kernels)]
 mod avx512;
-#[cfg(target_arch = "aarch64")]
+#[cfg(aarch64_kernels)]
 mod neon;
 mod portable;
 mod slices;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(x86_64_kernels)]
 pub use avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(x86_64_kernels)]
 pub use avx512::Avx512;
-#[cfg(target_arch = "aarch64")]
+#[cfg(aarch64_kernels)]
 pub use neon::{Mixed, Neon, Signed, Widened};
 pub use portable::{Portable, half_to_float};
 pub use slices::{dot, load_some, store_some};
@@ -155,22 +155,22 @@ pub enum Kind {
     /// Any.
     Portable,
     /// See [`Avx2`].
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(x86_64_kernels)]
     Avx2,
     /// See [`Avx2`].
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(x86_64_kernels)]
     AvxVnni,
     /// See [`Avx512`].
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(x86_64_kernels)]
     Avx512,
     /// See [`Widened`].
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(aarch64_kernels)]
     Neon,
     /// See [`Signed`].
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(aarch64_kernels)]
     NeonDotProd,
     /// See [`Mixed`].
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(aarch64_kernels)]
     NeonI8mm,
 }
 
@@ -179,7 +179,7 @@ impl Processor {
     pub fn all() -> Vec<Self> {
         #[allow(unused_mut)]
         let mut kinds = vec![Self(Kind::Portable)];
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(x86_64_kernels)]
         {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx2") && has!("fma") && has!("f16c") {
@@ -192,7 +192,7 @@ impl Processor {
                 kinds.push(Self(Kind::Avx512));
             }
         }
-        #[cfg(target_arch = "aarch64")]
+        #[cfg(aarch64_kernels)]
         {
             use std::arch::is_aarch64_feature_detected as has;
             kinds.push(Self(Kind::Neon));
@@ -221,17 +221,17 @@ impl Processor {
     pub fn rows(self) -> usize {
         match self.0 {
             Kind::Portable => Portable::ROWS,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             Kind::Avx2 => Avx2::<false>::ROWS,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             Kind::AvxVnni => Avx2::<true>::ROWS,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             Kind::Avx512 => Avx512::ROWS,
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             Kind::Neon => Neon::<Widened>::ROWS,
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             Kind::NeonDotProd => Neon::<Signed>::ROWS,
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             Kind::NeonI8mm => Neon::<Mixed>::ROWS,
         }
     }
@@ -240,17 +240,17 @@ impl Processor {
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Portable => "portable",
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             Kind::Avx2 => "AVX2",
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             Kind::AvxVnni => "AVX-VNNI",
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             Kind::Avx512 => "AVX-512 VNNI",
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             Kind::Neon => "NEON",
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             Kind::NeonDotProd => "NEON DotProd",
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             Kind::NeonI8mm => "NEON I8MM",
         }
     }
@@ -278,34 +278,34 @@ macro_rules! on_processor {
             $($argument: $given),*
         ) {
             use $crate::kernels::lanes::{self, Kind};
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Avx2<false>$(, $type)?>($($argument),*) }
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             #[allow(dead_code)]
             #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
             unsafe fn avx_vnni$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Avx2<true>$(, $type)?>($($argument),*) }
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(x86_64_kernels)]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,fma")]
             unsafe fn avx512$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Avx512$(, $type)?>($($argument),*) }
             }
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             #[target_feature(enable = "neon")]
             unsafe fn neon$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Neon<lanes::Widened>$(, $type)?>($($argument),*) }
             }
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             #[allow(dead_code)]
             #[target_feature(enable = "neon,dotprod")]
             unsafe fn neon_dotprod$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Neon<lanes::Signed>$(, $type)?>($($argument),*) }
             }
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(aarch64_kernels)]
             #[allow(dead_code)]
             #[target_feature(enable = "neon,i8mm")]
             unsafe fn neon_i8mm$(<$type: $bound>)?($($argument: $given),*) {
@@ -315,21 +315,21 @@ macro_rules! on_processor {
             unsafe {
                 match processor.kind() {
                     Kind::Portable => $generic::<lanes::Portable$(, $type)?>($($argument),*),
-                    #[cfg(target_arch = "x86_64")]
+                    #[cfg(x86_64_kernels)]
                     Kind::Avx2 => avx2$(::<$type>)?($($argument),*),
-                    #[cfg(target_arch = "x86_64")]
+                    #[cfg(x86_64_kernels)]
                     Kind::AvxVnni => {
                         on_processor!(@$kind avx_vnni, avx2, $(<$type>)?, ($($argument),*))
                     }
-                    #[cfg(target_arch = "x86_64")]
+                    #[cfg(x86_64_kernels)]
                     Kind::Avx512 => avx512$(::<$type>)?($($argument),*),
-                    #[cfg(target_arch = "aarch64")]
+                    #[cfg(aarch64_kernels)]
                     Kind::Neon => neon$(::<$type>)?($($argument),*),
-                    #[cfg(target_arch = "aarch64")]
+                    #[cfg(aarch64_kernels)]
                     Kind::NeonDotProd => {
                         on_processor!(@$kind neon_dotprod, neon, $(<$type>)?, ($($argument),*))
                     }
-                    #[cfg(target_arch = "aarch64")]
+                    #[cfg(aarch64_kernels)]
                     Kind::NeonI8mm => {
                         on_processor!(@$kind neon_i8mm, neon, $(<$type>)?, ($($argument),*))
                     }
