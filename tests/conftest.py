@@ -43,6 +43,11 @@ def kept_self_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """How many processes `-n auto` starts: a third of their time tests wait for others."""
+    return usable_cores() + 1
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_cores() -> None:
     """Share the cores out among pytest-xdist's workers: threads that wait for a core spin."""
