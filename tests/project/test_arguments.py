@@ -135,8 +135,8 @@ def model(bundle):
 
 
 OF_SESSIONS = (
-    (lambda session, ids: next(generate(session, ids)), "the prompt", [[1.5], "12", [[1, 2]]]),
-    (lambda session, ids: next(plain(session, ids)), "the prompt", ["12"]),
+    (lambda session, ids: next(generate(session, ids)), "^the prompt", [[1.5], "12", [[1, 2]]]),
+    (lambda session, ids: next(plain(session, ids)), "^the prompt", ["12"]),
     (
         lambda session, most: next(generate(session, [1], max_new_tokens=most)),
         "max_new_tokens",
