@@ -55,7 +55,7 @@ test-rust: ## tests of the crate, documentation examples included, and one round
 	cargo test --quiet --doc
 
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
-	$(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 tests benches --benchmark-disable
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0 tests benches --benchmark-disable
 
 recordings: build/.core $(EMBEDDED) ## record anew what tests compare with recordings (each difference needs a reason)
 	$(BIN)/python models/smollm2.py build
@@ -67,12 +67,12 @@ explore: build/.core $(EMBEDDED) ## properties on new random examples (ROUNDS=5;
 		echo "make explore SEED=$$seed"; \
 		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(CASES) PROPTEST_MAX_GLOBAL_REJECTS=1000000 \
 			cargo test --quiet --profile emulated --lib || exit 1; \
-		PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 -m hypothesis \
+		PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m hypothesis \
 			--hypothesis-profile explore --hypothesis-seed $$seed $(TESTS) || exit 1; \
 	done
 
 test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest versions that are supported (TESTS=files)
-	build/lowest/bin/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 $(TESTS) --benchmark-disable
+	build/lowest/bin/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS) --benchmark-disable
 
 test-faults: build/.core ## 200 kills at random points, and full disks at every write (10 minutes)
 	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/store
