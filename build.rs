@@ -1,8 +1,8 @@
 //! Which kernels are compiled, and the docstrings of the extension module.
 //!
 //! Kernels: `x86_64_kernels` or `aarch64_kernels` is set, by what the crate is compiled for, or
-//! neither with `COORDGEN_KERNELS=portable`: two thirds of what an optimised build takes are kernels
-//! for a processor each, which programs that multiply nothing can do without.
+//! neither with `COORDGEN_KERNELS=portable`: two thirds of the code of an optimised build are
+//! kernels, most of them for one processor each, and programs that multiply nothing need none.
 //!
 //! Docstrings are those of the stub: what a type checker and the documentation read there, `help`
 //! shows too, and the text stands once. In: `_core.pyi`, laid out as ruff does it. Out:
