@@ -102,14 +102,14 @@ def test_choices_of_a_model_are_what_it_says_under_their_seeds(bundle_of, drafts
     bundle = bundle_of("embedded", "fp32")
     prompt = "The lamp of the Tormel mill is red. The lamp of the"
     sampled = {"temperature": 1.2, "seed": 11}
-    with Model.open(bundle, threads=1) as model:
+    with Model.open(bundle) as model:
         alone = [
             model.generate(prompt, max_new_tokens=12, **sampled | {"seed": 11 + number})
             for number in range(3)
         ]
     body = {"prompt": prompt, "max_tokens": 12, "n": 3, **sampled}
     body["coordgen"] = {"drafts": drafts}
-    with serving(Model.open(bundle, threads=1, parallel=2)) as client:
+    with serving(Model.open(bundle, parallel=2)) as client:
         told = client.post(COMPLETIONS, json=body).json()
         chunks = chunks_of(client.post(COMPLETIONS, json=body | {"stream": True}))
     assert [choice["text"] for choice in told["choices"]] == [answer.text for answer in alone]

@@ -125,7 +125,7 @@ def test_drafts_change_no_token_of_thinking_and_answer(bundle_of, sampled):
     prompt = "The lamp of the Tormel mill is red. The lamp of the Tormel mill is"
     for is_open in (True, False):
         grammar = AfterThinking(SCHEMA, Thinking(SHORT, is_open))
-        with Model.open(bundle_of("embedded", "fp32"), threads=1) as model:
+        with Model.open(bundle_of("embedded", "fp32")) as model:
             answers = [
                 model.generate(
                     prompt,
