@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from contest import ContestantFailedError
-from coordgen_rs.lab.condition import commit_of
+from coordgen_rs.lab.bench.condition import commit_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from live import adapted, adapted_report, llama_build
 from live.kept import Kept, key_of

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 sys.path.append(str(Path(__file__).parents[1]))
 
 from coordgen_rs.cli.terminal.streams import progress
-from coordgen_rs.lab.condition import commit_of
+from coordgen_rs.lab.bench.condition import commit_of
 from coordgen_rs.loading.profile import machine_facts
 from live.llama_bench import measured
 from live.llama_build import ProgramError, command, last_lines, program

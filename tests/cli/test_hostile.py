@@ -255,7 +255,7 @@ def test_where_nothing_can_be_written_is_named_before_anything_is_done(
         raise AssertionError("the work has begun")
 
     monkeypatch.setattr("coordgen_rs.lab.bench.command.Workbench.open", never)
-    monkeypatch.setattr("coordgen_rs.lab.profile.measure", never)
+    monkeypatch.setattr("coordgen_rs.lab.loads.profile.measure", never)
     monkeypatch.setattr("coordgen_rs.lab.warm_up.open_session", never)
     before = listed(place)
     code, told = said(*line.format(kind).split())

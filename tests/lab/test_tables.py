@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordgen_rs.lab.bench.condition import commit_of
 from coordgen_rs.lab.bench.latency import gaps_ms
-from coordgen_rs.lab.condition import commit_of
 from coordgen_rs.lab.plots import FORMATS, middle, plot_section, rows_by_word
 from coordgen_rs.lab.tables import (
     Across,

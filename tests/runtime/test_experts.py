@@ -19,7 +19,7 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.lab.profile import measure
+from coordgen_rs.lab.loads.profile import measure
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.experts import ExpertFiles

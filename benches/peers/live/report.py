@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from coordgen_rs.lab.condition import commit_of
+from coordgen_rs.lab.bench.condition import commit_of
 from coordgen_rs.loading.profile import machine_facts
 from live.figures import ALL, MEASURES, Figures
 from live.prompts import facts_of

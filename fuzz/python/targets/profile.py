@@ -1,7 +1,7 @@
 """A profile: any file is refused by name, or is the same when it is written, and can be planned."""
 
 from coordgen_rs.errors import OptionError, ProfileError
-from coordgen_rs.lab.plans import plan_by_all
+from coordgen_rs.lab.loads.plans import plan_by_all
 from coordgen_rs.loading.profile import Profile
 from scratch import holding
 

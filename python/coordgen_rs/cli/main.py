@@ -47,8 +47,8 @@ _MODULES = {
     "bench": "lab.bench.command",
     "verify": "lab.verify.command",
     "quality": "lab.quality",
-    "profile": "lab.profile",
-    "plan": "lab.plans",
+    "profile": "lab.loads.profile",
+    "plan": "lab.loads.plans",
     "replay": "lab.replay.command",
     "warm-up": "lab.warm_up",
 }

@@ -14,10 +14,10 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.lab.bench.condition import Condition
 from coordgen_rs.lab.bench.drafting import measure_methods
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, document
 from coordgen_rs.lab.bench.workbench import METHODS, STRATEGIES, Settings, Workbench
-from coordgen_rs.lab.condition import Condition
 from coordgen_rs.lab.fleet.tasks import RAY, in_own_process
 from coordgen_rs.lab.plots import check_matplotlib, plot_section
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened, sha256_of

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.json_text import parse_json
+from coordgen_rs.lab.bench.condition import Condition
 from coordgen_rs.lab.bench.drafting import measure_ablation, measure_methods, measure_sources
 from coordgen_rs.lab.bench.energy_and_memory import measure_energy, measure_memory
 from coordgen_rs.lab.bench.latency import measure_breakdown, measure_latency
 from coordgen_rs.lab.bench.switching import measure_graphs, measure_switching
 from coordgen_rs.lab.bench.widths import measure_chunk_size, measure_draft_length
 from coordgen_rs.lab.bench.workbench import Settings, Workbench
-from coordgen_rs.lab.condition import Condition
 from coordgen_rs.lab.tables import Section
 
 SCHEMA_VERSION = 1

@@ -30,7 +30,7 @@ from coordgen_rs.lab.bench.workbench import (
     tallied,
 )
 from coordgen_rs.lab.fleet.tasks import in_own_process
-from coordgen_rs.lab.profile import measure
+from coordgen_rs.lab.loads.profile import measure
 from coordgen_rs.lab.tables import (
     ALL,
     Cell,

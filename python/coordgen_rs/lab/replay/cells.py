@@ -23,7 +23,7 @@ from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
 from coordgen_rs.errors.json_text import JsonTextError, read_json
-from coordgen_rs.lab.condition import commit_of
+from coordgen_rs.lab.bench.condition import commit_of
 from coordgen_rs.lab.fleet.tasks import Tasks, chosen
 from coordgen_rs.store.files import locked, write_file
 

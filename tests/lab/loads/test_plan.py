@@ -9,7 +9,7 @@ import pytest
 
 from coordgen_rs._core import strategies
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.plans import simulate_decode, step_us, tokens_per_step
+from coordgen_rs.lab.loads.plans import simulate_decode, step_us, tokens_per_step
 from coordgen_rs.loading.profile import Profile
 
 PROFILE = "redmi-k60-pro-qwen2.5-1.5b"

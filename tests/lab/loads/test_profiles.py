@@ -9,7 +9,7 @@ from checkpoints import ROOT
 from coordgen_rs._core import BlockCost, starts, strategies
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.errors import MemoryBudgetError, OptionError, ProfileError, ShapeError
-from coordgen_rs.lab.plans import plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.lab.loads.plans import plan_by_all, plan_prompt, plan_to_json
 from coordgen_rs.loading.profile import (
     BlockFigures,
     DecodeFigures,

@@ -12,7 +12,7 @@ from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.lab.bench.switching import bench_switching
 from coordgen_rs.lab.bench.workbench import STRATEGIES, Settings
-from coordgen_rs.lab.profile import block_bytes, measure
+from coordgen_rs.lab.loads.profile import block_bytes, measure
 from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.loading.profile import Profile, fitting_costs, stale_facts
 from coordgen_rs.runtime.onnx_runtime import set_threads

@@ -12,7 +12,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError, ProfileError, StaleProfileWarning
-from coordgen_rs.lab.profile import block_bytes, measure
+from coordgen_rs.lab.loads.profile import block_bytes, measure
 from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.loading.profile import Profile, fitting_costs, stale_facts
 from coordgen_rs.runtime.onnx_runtime import set_threads
@@ -62,7 +62,7 @@ def test_a_block_takes_its_weights_in_memory(bundle):
 
 
 def test_without_figures_of_the_system_files_are_counted(bundle, monkeypatch):
-    monkeypatch.setattr("coordgen_rs.lab.profile.resident_bytes", lambda: 0)
+    monkeypatch.setattr("coordgen_rs.lab.loads.profile.resident_bytes", lambda: 0)
     sizes, how = block_bytes(bundle, 1, ProviderChoice())
     weights = [bundle.manifest.files[block.weights].num_bytes for block in bundle.manifest.blocks]
     assert sizes == {"prefill": weights, "decode": weights}

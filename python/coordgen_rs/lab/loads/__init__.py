@@ -1,0 +1,1 @@
+"""Block loads: profiles of a device, plans of the switches."""
