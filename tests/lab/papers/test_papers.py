@@ -270,3 +270,18 @@ def test_the_tree_of_figure_7_has_a_cost_of_6_and_no_branch_below_the_threshold(
     assert sorted(depths.values()) == [1, 1, 2, 2]
     assert sorted(products.values()) == pytest.approx([0.1, 0.15, 0.3, 0.3, 0.5])
     assert sum(tree_of(FIGURE_7, DynamicTree(7))[0].values()) == 7
+
+
+BORNE = re.compile(r"`([\w./-]+\.(?:py|rs))::(\w+)`")
+PAGE = ROOT / "docs" / "papers.md"
+
+
+def test_the_page_has_a_line_for_each_item_and_what_bears_it_is_there():
+    lines = PAGE.read_text("utf-8").partition("## Row by row")[2].splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    assert [cell[0] for cell in cells[1:]] == list(items())
+    borne = [match for line in lines for match in BORNE.findall(line)]
+    assert len(borne) > 50
+    for path, name in borne:
+        is_defined = rf"\b(?:fn|struct|enum|trait|def|class) {name}\b"
+        assert re.search(is_defined, (ROOT / path).read_text("utf-8")), (path, name)
