@@ -298,10 +298,12 @@ class DraftMethod:
     """A choice of sources, ours or a paper's, and how their proposals are used.
 
     Args:
-        name: Its name in the registry.
+        name: Its name in the registry; options may follow it, joined by colons:
+            "diaa:budget=60:update_interval=4".
 
     Raises:
-        OptionError: There is none of that name.
+        OptionError: There is none of that name, or it has no such option, or its value is out of
+            range.
     """
 
     def __new__(cls, name: str) -> DraftMethod: ...
@@ -310,11 +312,15 @@ class DraftMethod:
     def __getnewargs__(self) -> tuple[str]: ...
     @property
     def name(self) -> str:
-        """The name in options and results."""
+        """The name in options and results, with the options behind it."""
 
     @property
     def about(self) -> str:
         """A one-line description."""
+
+    @property
+    def published(self) -> str | None:
+        """Paper, section and equation, where it is as published; None for ours."""
 
     @property
     def needs_draft_model(self) -> bool:
@@ -2224,6 +2230,7 @@ class DynamicTree:
     Args:
         budget: Tokens on all paths from the root to a leaf together, as the paper counts them; by
             default as many nodes as the step has rows.
+        counts_paths: Without a budget, it is the number of rows, in place of that of nodes.
         depth_decay: Factor on a path's score for each token beyond the first.
         width_decay: Factor for each rank that its last token is below the likeliest.
         threshold: Paths of two and more tokens that score less are left out.
@@ -2237,6 +2244,7 @@ class DynamicTree:
         cls,
         budget: int | None = None,
         *,
+        counts_paths: bool = False,
         depth_decay: float = 0.8,
         width_decay: float = 0.7,
         threshold: float = 0.005,

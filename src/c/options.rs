@@ -63,7 +63,7 @@ pub struct Options {
 /// `address` is NULL or of an [`Options`] whose arrays and text can be read.
 pub(super) unsafe fn options(
     address: *const Options,
-) -> Result<(&'static Method, HostOptions, u64), Failure> {
+) -> Result<(Method, HostOptions, u64), Failure> {
     // SAFETY: as promised; it begins with its size, and no more is read where that is another one.
     let size = unsafe { record("options", address.cast::<usize>()) }?;
     if size != size_of::<Options>() {

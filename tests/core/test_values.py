@@ -211,7 +211,9 @@ VALUES = [
     Sampling(0, repetition_penalty=1.1, presence_penalty=-1, frequency_penalty=0.3),
     Sampling(logit_bias={5: 1.5, 7: float("-inf")}),
     DynamicTree(),
-    DynamicTree(20, depth_decay=0.1, width_decay=0.2, threshold=0.3, update_interval=4),
+    DynamicTree(
+        20, counts_paths=True, depth_decay=0.1, width_decay=0.2, threshold=0.3, update_interval=4
+    ),
     BlockCost.guessed(1_000, 10, 2),
     *draft_methods(),
     *draft_sources(),

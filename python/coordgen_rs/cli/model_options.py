@@ -11,26 +11,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
+from coordgen_rs._core import PLAIN, draft_sources, strategies
 from coordgen_rs.cli import option
 from coordgen_rs.cli.option import Option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.generation.drafting.drafter import METHODS
 from coordgen_rs.loading.options import DRAFTED_FROM, NEEDED, OPEN_OPTIONS
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.text.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 
 _of = partial(option.of, OPEN_OPTIONS)
-_METHODS = [method.name for method in draft_methods()]
 _SOURCES = [source.name for source in draft_sources() if source.can_be_asked_for]
 _DRAFTS = (
     (
-        _of("draft", choices=[*_METHODS, PLAIN], metavar="METHOD").help(
-            f"how to draft: auto (default), {PLAIN} for no drafts, or another of "
-            f"{', '.join(it for it in _METHODS if it != 'auto')}; see docs/sources-and-methods.md"
+        _of("draft", choices=METHODS, metavar="METHOD").help(
+            f"how to draft: {', '.join(METHODS)} (no drafts); default: auto; "
+            "see docs/sources-and-methods.md"
         ),
         option.names("--sources NAME,..").help(
             f"draft from these sources only: {', '.join(_SOURCES)}"

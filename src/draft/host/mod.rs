@@ -101,7 +101,7 @@ impl HostDrafter {
     ///
     /// Fails when the method has no source that does without logits and a draft model, or has trees
     /// of its own; when rows or costs are unusable; and when the history has another vocabulary.
-    pub fn new(method: &Method, history: Option<&History>, options: HostOptions) -> Result<Self> {
+    pub fn new(method: Method, history: Option<&History>, options: HostOptions) -> Result<Self> {
         if method.tree != TreeShape::BestFirst {
             let (what, must) = ("method of a host", "one without a tree of its own");
             return Err(Error::BadOption { what, got: format!("{:?}", method.name), must });

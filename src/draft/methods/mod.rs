@@ -13,6 +13,7 @@ pub use self::named_sources::{
 };
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
+use crate::draft::setting::{self, Settings};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::calibration::Calibration;
 use crate::draft::sources::common_phrases::CommonPhrases;
@@ -50,6 +51,8 @@ pub struct Method {
     pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
+    /// Where it is published, if it is as published: paper, section, equation.
+    pub published: Option<&'static str>,
     /// Who decides on the shape of its trees.
     pub tree: TreeShape,
     /// How its draft model drafts.
@@ -75,7 +78,24 @@ impl Method {
     ) -> Self {
         let (tree, model) = (TreeShape::BestFirst, ModelShape::OURS);
         let (in_gaps, weighs_model, takes_mtp, most_drafted) = (true, true, false, None);
-        Self { name, about, tree, model, in_gaps, weighs_model, takes_mtp, most_drafted, sources }
+        let published = None;
+        Self {
+            name,
+            about,
+            published,
+            tree,
+            model,
+            in_gaps,
+            weighs_model,
+            takes_mtp,
+            most_drafted,
+            sources,
+        }
+    }
+
+    /// The same, as it is published there.
+    const fn published(self, place: &'static str) -> Self {
+        Self { published: Some(place), ..self }
     }
 
     /// The same, with the target's own head as a draft model.
@@ -88,17 +108,35 @@ impl Method {
         Self { model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
     }
 
-    /// The method of that name. Fails when there is none, and for plain decoding, which drafts nothing.
-    pub fn named(name: &str) -> Result<&'static Self> {
+    /// The method of that name, and with the options that may follow it: `diaa:budget=60:threshold=0.01`.
+    ///
+    /// Fails when there is none of that name, for plain decoding, which drafts nothing, and when it
+    /// has no such option or the value is out of its range.
+    pub fn named(spelling: &str) -> Result<Self> {
+        let (name, options) = setting::split(spelling);
         if name == PLAIN {
             let (what, must) = ("method", "one that drafts: plain decoding has no drafter");
             return Err(Error::BadOption { what, got: format!("{name:?}"), must });
         }
-        METHODS.iter().find(|method| method.name == name).ok_or_else(|| {
+        let found = METHODS.iter().find(|method| method.name == name);
+        let mut method = *found.ok_or_else(|| {
             let known = METHODS.iter().map(|method| method.name).chain([PLAIN]);
             let known = known.collect::<Vec<_>>().join(", ");
             Error::UnknownMethod { name: name.into(), known }
-        })
+        })?;
+        let mut settings = method.settings();
+        for option in options {
+            setting::set(&mut settings, option)?;
+        }
+        Ok(method)
+    }
+
+    /// What a user may set.
+    fn settings(&mut self) -> Settings<'_> {
+        match &mut self.tree {
+            TreeShape::Dynamic(options) => options.settings(),
+            _ => Settings::new(),
+        }
     }
 
     /// Whether it drafts from nothing but a draft model.
@@ -142,6 +180,7 @@ const RESUMED_COPY: (&str, Condition) = (ResumedCopy::NAME, Condition::Always);
 const REUSE: (&str, Condition) = (DraftReuse::NAME, Condition::Always);
 const CALIBRATION: (&str, Condition) = (Calibration::NAME, Condition::Always);
 const LOOKUP_TABLE: (&str, Condition) = (TableSource::NAME, Condition::Always);
+const DIAA_TABLE: (&str, Condition) = (TableSource::PUBLISHED, Condition::Always);
 const DRAFT_MODEL: (&str, Condition) = (ModelSource::NAME, Condition::Always);
 const COMMON_PHRASES: (&str, Condition) = (CommonPhrases::NAME, Condition::Always);
 const RESPELLING: (&str, Condition) = (Respelling::NAME, Condition::Always);
@@ -214,8 +253,30 @@ pub const METHODS: &[Method] = &[
         )
     },
     Method {
+        tree: TreeShape::Dynamic(DynamicTreeOptions::PUBLISHED),
+        ..Method::new(
+            "diaa",
+            &[DIAA_TABLE],
+            "DIAA: its dynamic tree over look-up tables of verified pairs",
+        )
+    }
+    .published("DIAA, Eq. 1 and 2, Figures 6 and 7"),
+    Method {
+        tree: TreeShape::Static,
+        ..Method::new(
+            "diaa-static",
+            &[DIAA_TABLE],
+            "DIAA without the dynamic tree: Token Recycling's static one over its tables",
+        )
+    }
+    .published("DIAA, Table 3, w/o DT"),
+    Method {
         tree: TreeShape::Dynamic(DynamicTreeOptions::FIGURE_7),
-        ..Method::new("diaa", &[LOOKUP_TABLE], "DIAA: its dynamic tree over a look-up table")
+        ..Method::new(
+            "diaa-ours",
+            &[LOOKUP_TABLE],
+            "DIAA changed: as many nodes as rows, tables of whole rows that fade",
+        )
     },
     // As engines run the heads that come with checkpoints: a short chain in every step.
     Method {

@@ -143,6 +143,11 @@ pub const SOURCES: &[Source] = &[
         "what the target held likely after each token, kept across requests",
     ),
     source(
+        TableSource::PUBLISHED,
+        Needs::StepLogits,
+        "the same table, which learns one verified pair a row, as DIAA has it",
+    ),
+    source(
         ModelSource::NAME,
         Needs::DraftModel,
         "what a smaller model says, or the target's own head for further tokens (MTP)",
@@ -192,7 +197,7 @@ pub const SOURCES: &[Source] = &[
 /// What sources draw on that live longer than a drafter, or are fed by its caller.
 #[derive(Clone, Debug, Default)]
 pub struct SourceInputs {
-    /// For "lookup-table".
+    /// For "lookup-table" and "diaa-table".
     pub lookup_table: SharedTable,
     /// For "earlier-requests".
     pub earlier_requests: SharedRequests,
@@ -220,6 +225,7 @@ pub fn source_from(name: &str, on: &SourceInputs) -> Result<Box<dyn DraftSource>
         Calibration::NAME => Box::new(Calibration::default()),
         DraftReuse::NAME => Box::new(DraftReuse::default()),
         TableSource::NAME => Box::new(TableSource::new(on.lookup_table.clone())),
+        TableSource::PUBLISHED => Box::new(TableSource::published(on.lookup_table.clone())),
         ModelSource::NAME => match &on.draft_model {
             Some(model) => Box::new(ModelSource::new(model.clone())),
             None => return Err(nothing_to_draw_on(name, "a draft model")),

@@ -100,6 +100,27 @@ fn what_is_unknown_is_told_what_is_known() {
 }
 
 #[test]
+fn options_follow_a_name_and_change_it_alone() {
+    let diaa = Method::named("diaa").unwrap();
+    let set = Method::named("diaa:budget=60:depth_decay=0.5:update_interval=4").unwrap();
+    let options = DynamicTreeOptions {
+        budget: Some(60),
+        depth_decay: 0.5,
+        update_interval: 4,
+        ..DynamicTreeOptions::PUBLISHED
+    };
+    assert_eq!(set, Method { tree: TreeShape::Dynamic(options), ..diaa });
+    for (spelling, words) in [
+        ("diaa:budget=0", "budget is \"0\", but must be at least 1"),
+        ("diaa:nodes=3", "the option is \"nodes\", but must be one of budget, depth_decay"),
+        ("auto:budget=3", "the option is \"budget\", but must be left out"),
+    ] {
+        let error = Method::named(spelling).err().unwrap().to_string();
+        assert!(error.starts_with(words), "{error}");
+    }
+}
+
+#[test]
 fn methods_have_the_sources_of_their_papers() {
     let sources = |name: &str, context: MethodContext| {
         Method::named(name).unwrap().sources(context).map(|names| names.join(" "))
@@ -141,7 +162,9 @@ fn methods_have_the_sources_of_their_papers() {
         ("sam", plainest, "sam"),
         ("sam", all, "sam-earlier-requests"),
         ("token-recycling", plainest, "token-recycling"),
-        ("diaa", all, "lookup-table"),
+        ("diaa", all, "diaa-table"),
+        ("diaa-static", all, "diaa-table"),
+        ("diaa-ours", all, "lookup-table"),
         ("edgellm", all, "draft-model"),
         ("edgellm-ours", all, "draft-model"),
         ("chain", all, "draft-model"),

@@ -123,14 +123,16 @@ impl PyDynamicTree {
     #[new]
     #[pyo3(
         signature = (
-            budget=Arg::Valid(None), *, depth_decay=Arg::Valid(0.8), width_decay=Arg::Valid(0.7),
+            budget=Arg::Valid(None), *, counts_paths=Arg::Valid(false),
+            depth_decay=Arg::Valid(0.8), width_decay=Arg::Valid(0.7),
             threshold=Arg::Valid(5e-3), update_interval=Arg::Valid(1)
         ),
-        text_signature = "(budget=None, *, depth_decay=0.8, width_decay=0.7, threshold=0.005, \
-            update_interval=1)"
+        text_signature = "(budget=None, *, counts_paths=False, depth_decay=0.8, width_decay=0.7, \
+            threshold=0.005, update_interval=1)"
     )]
     fn new(
         budget: Arg<Option<usize>>,
+        counts_paths: Arg<bool>,
         depth_decay: Arg<f32>,
         width_decay: Arg<f32>,
         threshold: Arg<f32>,
@@ -138,6 +140,7 @@ impl PyDynamicTree {
     ) -> PyResult<Self> {
         let options = DynamicTreeOptions {
             budget: budget.named("budget")?,
+            counts_paths: counts_paths.named("counts_paths")?,
             depth_decay: depth_decay.named("depth_decay")?,
             width_decay: width_decay.named("width_decay")?,
             threshold: threshold.named("threshold")?,
@@ -148,6 +151,7 @@ impl PyDynamicTree {
 
     fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<NewArguments<'py>> {
         let (core, named) = (&self.core, PyDict::new(py));
+        named.set_item("counts_paths", core.counts_paths)?;
         named.set_item("depth_decay", core.depth_decay)?;
         named.set_item("width_decay", core.width_decay)?;
         named.set_item("threshold", core.threshold)?;
@@ -156,11 +160,18 @@ impl PyDynamicTree {
     }
 
     fn __repr__(&self) -> String {
-        let DynamicTreeOptions { budget, depth_decay, width_decay, threshold, update_interval } =
-            self.core;
+        let DynamicTreeOptions {
+            budget,
+            counts_paths,
+            depth_decay,
+            width_decay,
+            threshold,
+            update_interval,
+        } = self.core;
         let budget = budget.map_or("None".into(), |budget| budget.to_string());
+        let counts_paths = if counts_paths { "True" } else { "False" };
         format!(
-            "DynamicTree({budget}, depth_decay={depth_decay}, width_decay={width_decay}, \
+            "DynamicTree({budget}, counts_paths={counts_paths}, depth_decay={depth_decay}, width_decay={width_decay}, \
              threshold={threshold}, update_interval={update_interval})"
         )
     }

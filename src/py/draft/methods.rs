@@ -53,24 +53,24 @@ impl TreeOption {
     }
 }
 
-/// What stands in the registry is the same where its name is.
+/// What stands in the registry is the same where its name is, and the options behind it.
 macro_rules! equal_by_name {
-    ($($class:ty),*) => {$(
+    ($($class:ty: $($name:ident).+),*) => {$(
         impl PartialEq for $class {
             fn eq(&self, other: &Self) -> bool {
-                self.core.name == other.core.name
+                self.$($name).+ == other.$($name).+
             }
         }
 
         impl Hash for $class {
             fn hash<H: Hasher>(&self, state: &mut H) {
-                self.core.name.hash(state);
+                self.$($name).+.hash(state);
             }
         }
     )*};
 }
 
-equal_by_name!(PyDraftSource, PyDraftMethod);
+equal_by_name!(PyDraftSource: core.name, PyDraftMethod: spelling);
 
 #[doc = stub_doc!("DraftSource")]
 #[pyclass(name = "DraftSource", module = "coordgen_rs._core", frozen, eq, hash)]
@@ -121,24 +121,37 @@ impl PyDraftSource {
 #[doc = stub_doc!("DraftMethod")]
 #[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftMethod {
-    core: &'static Method,
+    spelling: String,
+    core: Method,
+}
+
+impl PyDraftMethod {
+    fn spelled(spelling: String) -> Result<Self, Error> {
+        Ok(Self { core: Method::named(&spelling)?, spelling })
+    }
 }
 
 #[pymethods]
 impl PyDraftMethod {
     #[new]
     fn new(name: Arg<String>) -> PyResult<Self> {
-        Ok(Self { core: Method::named(&name.named("name")?)? })
+        Ok(Self::spelled(name.named("name")?)?)
     }
 
-    fn __getnewargs__(&self) -> (&'static str,) {
-        (self.core.name,)
+    fn __getnewargs__(&self) -> (&str,) {
+        (&self.spelling,)
     }
 
     #[doc = stub_doc!("DraftMethod.name")]
     #[getter]
-    fn name(&self) -> &'static str {
-        self.core.name
+    fn name(&self) -> &str {
+        &self.spelling
+    }
+
+    #[doc = stub_doc!("DraftMethod.published")]
+    #[getter]
+    fn published(&self) -> Option<&'static str> {
+        self.core.published
     }
 
     #[doc = stub_doc!("DraftMethod.about")]
@@ -214,7 +227,7 @@ impl PyDraftMethod {
     }
 
     fn __repr__(&self) -> String {
-        format!("DraftMethod({:?})", self.core.name)
+        format!("DraftMethod({:?})", self.spelling)
     }
 }
 
@@ -227,11 +240,12 @@ pub fn draft_sources() -> Vec<PyDraftSource> {
 #[doc = stub_doc!("draft_methods")]
 #[pyfunction]
 pub fn draft_methods() -> Vec<PyDraftMethod> {
-    METHODS.iter().map(|core| PyDraftMethod { core }).collect()
+    let all = METHODS.iter();
+    all.map(|&core| PyDraftMethod { spelling: core.name.into(), core }).collect()
 }
 
 #[doc = stub_doc!("draft_method")]
 #[pyfunction]
 pub fn draft_method(name: &str) -> PyResult<PyDraftMethod> {
-    Ok(PyDraftMethod { core: Method::named(name)? })
+    Ok(PyDraftMethod::spelled(name.into())?)
 }

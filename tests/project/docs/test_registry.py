@@ -25,7 +25,11 @@ def table(page: str, head: str) -> list[list[str]]:
     ("page", "head", "registry"),
     [
         (SOURCES_PAGE, "source", [[s.name, s.about, s.needs] for s in _core.draft_sources()]),
-        (SOURCES_PAGE, "method", [[m.name, m.about] for m in _core.draft_methods()]),
+        (
+            SOURCES_PAGE,
+            "method",
+            [[m.name, m.about, m.published or ""] for m in _core.draft_methods()],
+        ),
         (STRATEGIES_PAGE, "strategy", [list(item) for item in _core.strategies().items()]),
     ],
     ids=["sources", "methods", "strategies"],

@@ -63,6 +63,7 @@ STEADY_WITHIN = 1.05
 """How far apart the ends of the interval of the speedup may lie, as a ratio."""
 
 _REMEMBERING = {
+    "diaa-table",
     "earlier-requests",
     "history",
     "lookup-table",

@@ -36,7 +36,18 @@ if TYPE_CHECKING:
     from coordgen_rs.store.history.requests import History
 
 
-_METHODS = [method.name for method in draft_methods()]
+class MethodNames(tuple[str, ...]):
+    """Names of methods; options may follow a name that is among them: "diaa:budget=60"."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name.partition(":")[0] if isinstance(name, str) else name)
+
+
+METHODS = MethodNames((*(method.name for method in draft_methods()), PLAIN))
+"""All methods, and plain decoding."""
+
+READS_TABLE = ("lookup-table", "diaa-table")
+"""The sources that draw on the look-up table that is given."""
 
 _OF_TOKENIZER = ("common-phrases", "respelling")
 """The sources that draw on a table which is made from the tokenizer."""
@@ -71,7 +82,7 @@ def make_drafter(
             on its path alone; a session that does not allow it uses canonical), or "auto": compact
             where it is among the session's `exact_commits`, as it usually is on CPU.
         history: Finished requests that are also drafted from.
-        lookup_table: The table that the source "lookup-table" reads and updates, see `coordgen
+        lookup_table: The table that "lookup-table" and "diaa-table" read and update, see `coordgen
             warm-up`; a new one by default.
         draft_model: A smaller model that also drafts; `draft` "edgellm" needs it. Without one,
             "auto", "blend" and "mtp" take the target's own head for further tokens, if it has one.
@@ -99,7 +110,7 @@ def make_drafter(
     in_gaps, weighs, most = True, True, session.step_inputs[-1].rows - 1
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
-        method = draft_method(arguments.one_of("draft", draft, _METHODS))
+        method = draft_method(arguments.one_of("draft", draft, METHODS))
         in_gaps, weighs, tree = method.in_gaps, method.weighs_model, method.tree
         most = min(most, method.most_drafted or most)
         if method.takes_mtp:
@@ -118,8 +129,8 @@ def make_drafter(
     phrases = _phrases(session) if of_tokenizer else None
     if phrases is None and isinstance(draft, str):
         sources = [source for source in sources if source not in _OF_TOKENIZER]
-    _check_used("look-up table", lookup_table, "lookup-table", draft, sources)
-    _check_used("draft model", draft_model, "draft-model", draft, sources)
+    _check_used("look-up table", lookup_table, READS_TABLE, draft, sources)
+    _check_used("draft model", draft_model, ("draft-model",), draft, sources)
     if draft_model is not None and isinstance(draft, str):
         draft_model = draft_model.shaped(method)
     drafter = Drafter(
@@ -209,18 +220,22 @@ def chosen_commit(session: Session, commit: str) -> str:
 
 
 def _check_used(
-    what: str, given: object, source: str, draft: str | Sequence[str], sources: Sequence[str]
+    what: str,
+    given: object,
+    readers: Sequence[str],
+    draft: str | Sequence[str],
+    sources: Sequence[str],
 ) -> None:
     """Refuse what no source would read.
 
     Raises:
         OptionError: It was given, but its source is not among those that draft.
     """
-    if given is not None and source not in sources:
+    if given is not None and not {*readers} & {*sources}:
         asked = draft if isinstance(draft, str) else ",".join(draft)
         raise OptionError(
             f"draft {asked!r} does not use a {what}: it drafts from {', '.join(sources)} here, "
-            f"but not from {source}"
+            f"but not from {readers[0]}"
         )
 
 
@@ -277,8 +292,7 @@ class Drafters:
         self._right = RLock()  # to change the two: requests begin in several threads
         draft, method, self._model = options["draft"], None, None
         if isinstance(draft, str):
-            choices = [*(method.name for method in draft_methods()), PLAIN]
-            method = draft_method(arguments.one_of("draft", draft, choices))
+            method = draft_method(arguments.one_of("draft", draft, METHODS))
         if options["draft_model"] is not None:
             from coordgen_rs.generation.drafting.draft_model import DraftModel
 

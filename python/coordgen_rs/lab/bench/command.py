@@ -14,10 +14,11 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.streams import progress
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.generation.drafting.drafter import METHODS, READS_TABLE
 from coordgen_rs.lab.bench.condition import Condition
 from coordgen_rs.lab.bench.drafting import measure_methods
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, document
-from coordgen_rs.lab.bench.workbench import METHODS, STRATEGIES, Settings, Workbench
+from coordgen_rs.lab.bench.workbench import STRATEGIES, Settings, Workbench
 from coordgen_rs.lab.fleet.tasks import RAY, in_own_process
 from coordgen_rs.lab.plots import check_matplotlib, plot_section
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened, sha256_of
@@ -114,7 +115,7 @@ def add_arguments(parser: Parser) -> None:
         ),
         option.path("--draft-model BUNDLE").help("the draft model, for methods that need one"),
         option.path("--lookup-table FILE").help(
-            "initial table of the methods diaa and blend, from `coordgen warm-up`"
+            "initial table of the methods diaa, diaa-ours and blend, from `coordgen warm-up`"
         ),
         option.choice("--history", ["none", "earlier-requests"], default="earlier-requests").help(
             "whether methods may draft from earlier prompts of a task; default %(default)s"
@@ -262,8 +263,8 @@ def _check_used(options: argparse.Namespace, settings: Settings, sections: Seque
     if settings.methods and not set(_DRAFTING) & set(sections) - {"methods"}:
         used = {source for name in settings.methods for source in _sources(name, settings)}
         asked = ", ".join(settings.methods)
-        for name, source in (("draft_model", "draft-model"), ("lookup_table", "lookup-table")):
-            if source not in used:
+        for name, source in (("draft_model", ("draft-model",)), ("lookup_table", READS_TABLE)):
+            if used.isdisjoint(source):
                 option.refuse(options, [name], f"is not used by --methods {asked}")
 
 

@@ -19,11 +19,11 @@ from typing import Generic, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import PLAIN, Drafter, LookupTable, Switcher, draft_method, draft_methods
+from coordgen_rs._core import PLAIN, Drafter, LookupTable, Switcher, draft_method
 from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.generation.drafting.draft_model import DraftModel, ModelDrafter
-from coordgen_rs.generation.drafting.drafter import make_drafter
+from coordgen_rs.generation.drafting.drafter import METHODS, READS_TABLE, make_drafter
 from coordgen_rs.generation.drafting.proposer import DraftProposer
 from coordgen_rs.generation.drafting.warm_up import open_table
 from coordgen_rs.generation.loop import generate, plain
@@ -39,9 +39,6 @@ from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
 
 OnProgress = Callable[[str, int, int], None]
-
-METHODS = (PLAIN, *(method.name for method in draft_methods()))
-"""Every method that can be measured, plain decoding first."""
 
 MTP = "mtp"
 """The method that drafts with the target's own head alone, where it has one."""
@@ -352,7 +349,7 @@ class Workbench:
         return make_drafter(
             self.session,
             name,
-            lookup_table=self._open_table() if "lookup-table" in sources else None,
+            lookup_table=self._open_table() if {*READS_TABLE} & {*sources} else None,
             draft_model=model if "draft-model" in sources else None,
             earlier_requests=self.settings.remembering,
             free_rows=self.settings.is_free,

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::ranked_tree::{RankedNode, RankedTree};
+use crate::draft::setting::{Setting, Settings};
 use crate::draft::source::{Cursor, Propose};
 use crate::error::{Error, Result};
 
@@ -14,8 +15,10 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicTreeOptions {
     /// B: tokens on all paths from the root to a leaf together, a shared token counted for each
-    /// (the C(T) below DIAA's Eq. 1). `None` for as many nodes as the step has rows.
+    /// (the C(T) below DIAA's Eq. 1). `None` for as many as the step has rows.
     pub budget: Option<usize>,
+    /// Whether the rows of a step bound C(T), too, as in the paper, or the number of nodes alone.
+    pub counts_paths: bool,
     /// delta, 0 to 1: factor on the score for each edge beyond the first.
     pub depth_decay: f32,
     /// alpha, 0 to 1: factor on the score for each rank that the path's last token is below the
@@ -37,11 +40,26 @@ impl DynamicTreeOptions {
     /// delta, alpha and tau of Figure 7; a new shape in every step, which costs little.
     pub const FIGURE_7: Self = Self {
         budget: None,
+        counts_paths: false,
         depth_decay: 0.8,
         width_decay: 0.7,
         threshold: 5e-3,
         update_interval: 1,
     };
+
+    /// As published: C(T) is bounded. B and N of the paper's experiments are not in its text.
+    pub const PUBLISHED: Self = Self { counts_paths: true, ..Self::FIGURE_7 };
+
+    /// What a user may set, by the names of its fields.
+    pub fn settings(&mut self) -> Settings<'_> {
+        vec![
+            ("budget", Setting::Bound(&mut self.budget, 1..=usize::MAX)),
+            ("depth_decay", Setting::Share(&mut self.depth_decay)),
+            ("width_decay", Setting::Share(&mut self.width_decay)),
+            ("threshold", Setting::Share(&mut self.threshold)),
+            ("update_interval", Setting::Count(&mut self.update_interval, 1..=usize::MAX)),
+        ]
+    }
 
     /// The options, if a tree can be built by them. Fails when one is out of its range.
     pub fn checked(self) -> Result<Self> {
@@ -85,6 +103,7 @@ impl DynamicTreeOptions {
         let root = Path { score: 1.0, probability: 1.0, node: None, depth: 0, cursor: start };
         queue.push(root);
         let (mut successors, mut cost) = (Vec::new(), 0);
+        let budget = self.budget.or(self.counts_paths.then_some(max_nodes));
         while let Some(path) = queue.pop() {
             successors.clear();
             if path.depth < max_depth {
@@ -99,8 +118,7 @@ impl DynamicTreeOptions {
                 }
                 // The first successor makes a path longer, each further one is a path of its own.
                 cost += if rank == 0 { 1 } else { depth };
-                if self.budget.is_some_and(|budget| cost > budget) || tree.nodes.len() == max_nodes
-                {
+                if budget.is_some_and(|budget| cost > budget) || tree.nodes.len() == max_nodes {
                     return tree;
                 }
                 let (node, cursor) = (Some(tree.nodes.len()), next.cursor);
@@ -219,7 +237,7 @@ mod tests {
         fn a_tree_keeps_budget_threshold_and_the_order_of_scores(
             weights in prop::collection::vec(prop::collection::vec(1u32..9, 1..4), 4),
             budget in prop::option::of(1usize..30),
-            max_nodes in 1usize..16,
+            (max_nodes, counts_paths) in (1usize..16, any::<bool>()),
             max_depth in 1usize..6,
             decays in (1u8..=10, 1u8..=10),
             threshold in 0u8..30,
@@ -233,6 +251,7 @@ mod tests {
             let source = source_of(&rows);
             let options = DynamicTreeOptions {
                 budget,
+                counts_paths,
                 depth_decay: f32::from(decays.0) / 10.0,
                 width_decay: f32::from(decays.1) / 10.0,
                 threshold: f32::from(threshold) / 200.0,
@@ -242,7 +261,8 @@ mod tests {
             let paths = paths(&tree);
             let cost: usize =
                 paths.iter().filter(|path| is_leaf(&paths, path)).map(Vec::len).sum();
-            prop_assert!(budget.is_none_or(|budget| cost <= budget));
+            let most = budget.or(counts_paths.then_some(max_nodes));
+            prop_assert!(most.is_none_or(|most| cost <= most));
             prop_assert!(paths.len() <= max_nodes);
             for path in &paths {
                 prop_assert!(path.len() <= max_depth);

@@ -153,6 +153,22 @@ impl LookupTable {
         }
     }
 
+    /// Takes in one verified pair, as Figure 6 has it: a pair that is absent is *added*, and where there
+    /// is no room it *replaces* the least probable entry, however improbable it is itself. Nothing fades.
+    pub fn learn_pair(&mut self, context: TokenId, token: TokenId, probability: f32) {
+        if probability <= 0.0 {
+            return; // which stands for no entry
+        }
+        let start = self.start_of(context);
+        let token_ids = &mut self.token_ids[start..start + self.k];
+        let probabilities = &mut self.probabilities[start..start + self.k];
+        let held = token_ids.iter().zip(&*probabilities);
+        let place = held.take_while(|&(&held, &p)| p > 0.0 && held != token).count();
+        let place = place.min(token_ids.len() - 1);
+        (token_ids[place], probabilities[place]) = (token, probability);
+        sort_entry(token_ids, probabilities, place);
+    }
+
     /// Bytes held on the heap.
     pub fn memory_bytes(&self) -> usize {
         self.rows.capacity() * size_of::<Option<NonZeroU32>>()
@@ -268,6 +284,30 @@ pub(crate) mod tests {
                 prop_assert!(table.row(*context).eq(expected));
             }
             prop_assert_eq!(table.num_rows(), naive.0.len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pairs_that_were_verified_stand_as_in_figure_6(
+            pairs in prop::collection::vec((0u32..3, 0u32..12, 1u32..100), 0..80),
+            k in 1..=TOP_K,
+        ) {
+            let mut table = LookupTable::new(k, DEFAULT_KEEP).unwrap();
+            let mut naive: HashMap<TokenId, Vec<(TokenId, f32)>> = HashMap::new();
+            for (number, (context, token, weight)) in pairs.into_iter().enumerate() {
+                let (context, token) = (TokenId(context), TokenId(token));
+                let probability = weight as f32 + number as f32 / 128.0; // no two are equal
+                table.learn_pair(context, token, probability);
+                let row = naive.entry(context).or_default();
+                row.retain(|&(held, _)| held != token);
+                row.truncate(k - 1);
+                row.push((token, probability));
+                row.sort_by(|one, other| other.1.total_cmp(&one.1));
+                prop_assert!(table.row(context).eq(row.iter().copied()));
+            }
+            table.learn_pair(TokenId(9), TokenId(1), 0.0);
+            prop_assert_eq!(table.row(TokenId(9)).count(), 0);
         }
     }
 

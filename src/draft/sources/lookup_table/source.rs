@@ -26,6 +26,8 @@ use crate::logits::top_k::{TOP_K, TopK};
 pub struct TableSource {
     name: &'static str,
     table: SharedTable,
+    /// Whether it learns no more of a verification than each node and what the target says after it.
+    in_pairs: bool,
     /// The request's tokens: a prompt's rows are told by position.
     text: Vec<TokenId>,
 }
@@ -33,12 +35,24 @@ pub struct TableSource {
 impl TableSource {
     /// The name in options and statistics.
     pub const NAME: &'static str = "lookup-table";
+    /// Its name where it learns as published.
+    pub const PUBLISHED: &'static str = "diaa-table";
     /// Its name as the baseline with which DIAA compares itself.
     pub const TOKEN_RECYCLING: &'static str = "token-recycling";
 
     /// Draws on `table`, and teaches it.
     pub fn new(table: SharedTable) -> Self {
         Self { name: Self::NAME, table, ..Self::default() }
+    }
+
+    /// Draws on `table`, and teaches it as DIAA's Figure 6 has it: one pair for each node of the tree, the
+    /// target's own word and its probability.
+    ///
+    /// The paper's tables are initialised offline; prompts teach nothing. That it is pairs, and not
+    /// whole rows, is our reading: with rows of as many entries as the table has, adding and replacing
+    /// would leave the last row alone, which is Token Recycling.
+    pub fn published(table: SharedTable) -> Self {
+        Self { name: Self::PUBLISHED, in_pairs: true, ..Self::new(table) }
     }
 
     /// The adjacency matrix of Token Recycling (Luo et al. 2024, arXiv 2408.08696): a table that
@@ -94,7 +108,7 @@ impl Learn for TableSource {
     }
 
     fn reads_prefill(&self) -> bool {
-        true
+        !self.in_pairs
     }
 
     fn prefilled(&mut self, rows: &TopKRows<'_>) {
@@ -118,8 +132,12 @@ impl Learn for TableSource {
         };
         let mut table = self.table.lock();
         for (&context, best) in contexts.iter().zip(&likely) {
-            if let Some(best) = best {
-                table.learn(context, best);
+            match best {
+                Some(best) if self.in_pairs => {
+                    table.learn_pair(context, best.token_ids[0], best.probabilities[0]);
+                }
+                Some(best) => table.learn(context, best),
+                None => {}
             }
         }
     }

@@ -1,0 +1,103 @@
+//! Options behind a name: `diaa:budget=60:update_interval=4`. In: what was written, and the places that
+//! its owner has for values. Out: the name; values at their places, within their ranges.
+
+use std::ops::RangeInclusive;
+
+use crate::error::{Error, Result};
+
+/// Where the value of an option goes, and what it may be.
+#[derive(Debug)]
+pub enum Setting<'a> {
+    /// A whole number, within bounds.
+    Count(&'a mut usize, RangeInclusive<usize>),
+    /// The same, where without the option there is none.
+    Bound(&'a mut Option<usize>, RangeInclusive<usize>),
+    /// A number between 0 and 1, both included.
+    Share(&'a mut f32),
+    /// Yes or no.
+    Switch(&'a mut bool),
+}
+
+/// The options that something has, by their names.
+pub type Settings<'a> = Vec<(&'static str, Setting<'a>)>;
+
+/// The name in front of the options, and the options.
+pub fn split(spelling: &str) -> (&str, impl Iterator<Item = &str>) {
+    let mut parts = spelling.split(':');
+    (parts.next().unwrap_or_default(), parts)
+}
+
+/// Gives a setting the value in `option`, `name=value`. Fails when there is none of that name, and when
+/// the value is not one that it may have.
+pub fn set(settings: &mut Settings<'_>, option: &str) -> Result<()> {
+    let (name, value) = option.split_once('=').unwrap_or((option, ""));
+    let Some((what, place)) = settings.iter_mut().find(|(known, _)| *known == name) else {
+        let known = settings.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
+        let must = if known.is_empty() { "left out".into() } else { format!("one of {known}") };
+        return Err(bad("the option", name, must));
+    };
+    let what = *what;
+    match place {
+        Setting::Count(place, range) => **place = count(what, value, range)?,
+        Setting::Bound(place, range) => **place = Some(count(what, value, range)?),
+        Setting::Share(place) => {
+            let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+            **place = share.ok_or_else(|| bad(what, value, "0 to 1".into()))?;
+        }
+        Setting::Switch(place) => {
+            **place = match value {
+                "yes" => true,
+                "no" => false,
+                _ => return Err(bad(what, value, "yes or no".into())),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count(what: &'static str, value: &str, range: &RangeInclusive<usize>) -> Result<usize> {
+    let number = value.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| {
+        let must = match (range.start(), *range.end()) {
+            (least, usize::MAX) => format!("at least {least}"),
+            (least, most) => format!("{least} to {most}"),
+        };
+        bad(what, value, must)
+    })
+}
+
+fn bad(what: &'static str, got: &str, must: String) -> Error {
+    Error::BadSetting { what, got: format!("{got:?}"), must }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_go_to_their_places_or_are_refused_by_name() {
+        let (mut count, mut bound, mut share, mut switch) = (1, None, 0.5, false);
+        let mut settings: Settings<'_> = vec![
+            ("count", Setting::Count(&mut count, 1..=8)),
+            ("bound", Setting::Bound(&mut bound, 1..=usize::MAX)),
+            ("share", Setting::Share(&mut share)),
+            ("switch", Setting::Switch(&mut switch)),
+        ];
+        let (name, options) = split("diaa:count=8:bound=60:share=0.25:switch=yes");
+        assert_eq!(name, "diaa");
+        for option in options {
+            set(&mut settings, option).unwrap();
+        }
+        for (option, refusal) in [
+            ("count=9", "count is \"9\", but must be 1 to 8"),
+            ("bound=0", "bound is \"0\", but must be at least 1"),
+            ("share=NaN", "share is \"NaN\", but must be 0 to 1"),
+            ("share", "share is \"\", but must be 0 to 1"),
+            ("switch=1", "switch is \"1\", but must be yes or no"),
+            ("width=1", "the option is \"width\", but must be one of count, bound, share, switch"),
+        ] {
+            assert_eq!(set(&mut settings, option).unwrap_err().to_string(), refusal);
+        }
+        assert_eq!((count, bound, share, switch), (8, Some(60), 0.25, true));
+    }
+}
