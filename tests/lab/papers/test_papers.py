@@ -15,7 +15,7 @@ from coordgen_rs.lab.papers.coordgen import distance, kind_of_rejection
 from coordgen_rs.lab.papers.diaa import FIGURE_7, tree_of
 from coordgen_rs.lab.papers.edgellm import rouge_l
 from coordgen_rs.lab.papers.items import (
-    ANOTHER_MODEL,
+    NOT_MEASURED,
     ONLY_FULL,
     PAPERS,
     Found,
@@ -109,7 +109,7 @@ def test_rows_stand_beside_the_published_ones_and_behind_them():
         ("redundant, %", 61.5, None, "not possible here"),
         ("unclear, %", None, 1.0, "measured"),
     ]
-    assert [row.why for row in rows] == ["", ANOTHER_MODEL, ANOTHER_MODEL, ""]
+    assert [row.why for row in rows] == ["", NOT_MEASURED, NOT_MEASURED, ""]
     assert {row.why for row in rows_of(name, [], "no time")} == {"no time"}
     (beside, *_) = rows_of("DIAA Table 2", [])[6:]
     assert beside.name == "SWIFT, 3B"

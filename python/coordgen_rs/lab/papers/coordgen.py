@@ -181,6 +181,9 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
         if gains:
             yield Found(f"{item}, gains", f"{base}, all tasks", gains.pop(ALL))
             yield from spread(f"{item}, gains", base, gains.values())
+        lacks = wanted.lack(ABLATION[f"{base}+Ours"])
+        for name in ("least", "most", "all tasks") if lacks else ():
+            yield Found(f"{item}, gains", f"{base}, {name}", None, NOT_POSSIBLE, lacks)
 
 
 def _rate(tallies: Tallies, task: str, method: str) -> float | None:

@@ -37,7 +37,7 @@ ABSENT = {
 }
 """Words of names of figures that are not measured, and why."""
 
-ANOTHER_MODEL = "another model than the one that was measured"
+NOT_MEASURED = "of another model, or of a task without prompts"
 NEEDS_DATA = "needs prompts: --data"
 NEEDS_DRAFT = "needs a draft model: --draft-model"
 ONLY_FULL = "takes long: only with --full"
@@ -129,7 +129,7 @@ def rows_of(name: str, found: Iterable[Found], why: str = "") -> list[Row]:
         why: Why nothing was, if so; in place of the item's own reason.
     """
     item, by_name = items()[name], {one.name: one for one in found}
-    whole = why or item.why or (ANOTHER_MODEL if by_name else "not measured")
+    whole = why or item.why or (NOT_MEASURED if by_name else "not measured")
     rows = []
     for known in dict.fromkeys((*item.published, *by_name)):
         words = (of for of in ABSENT if re.search(rf"\b({of})\b", known))
