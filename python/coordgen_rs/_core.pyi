@@ -1701,6 +1701,27 @@ def memory_shares(
     """
 
 @final
+class SimulatedClock:
+    """A clock that stands until it is advanced, for a `Switcher` that simulates its loads.
+
+    Several switchers may share one, as those of a target and its draft model do.
+    """
+
+    def __new__(cls) -> SimulatedClock: ...
+    @property
+    def now_us(self) -> int:
+        """Microseconds since it was made."""
+
+    def seconds(self) -> float:
+        """`now_us` in seconds, in the place of `time.perf_counter`."""
+
+    def advance(self, us: int) -> None:
+        """Let `us` microseconds pass, as a run that takes them does.
+
+        Raises:
+            OptionError: It is negative.
+        """
+
 class Switcher:
     """Decides when graphs of blocks are loaded and released, and does it alongside compute.
 
@@ -1729,6 +1750,9 @@ class Switcher:
         is_shared: Whether a block's second graph costs nothing once the first is loaded.
         strategy: Same as in `settle`.
         memory_budget: Same as in `settle`.
+        clock: Simulates: loads take what `costs` say on this clock. Whoever waits for a load
+            advances it; whoever runs a block advances it by what the run takes. The store is
+            called on the thread that calls the switcher, which must be one.
 
     Raises:
         OptionError: No block, a figure is out of range, or the strategy is unknown.
@@ -1745,6 +1769,7 @@ class Switcher:
         is_shared: bool = False,
         strategy: str = "auto",
         memory_budget: int | None = None,
+        clock: SimulatedClock | None = None,
     ) -> Switcher: ...
     def settle(self, strategy: str = "auto", memory_budget: int | None = None) -> None:
         """How graphs are switched in prompts to come.
