@@ -7,6 +7,7 @@ WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
 CORE_SOURCES := Cargo.toml Cargo.lock pyproject.toml build.rs python/coordgen_rs/_core.pyi $(shell find src -name '*.rs')
 EMBEDDED := build/embedded-fp32
 EMBEDDED_DRAFT := build/embedded-draft-fp32
+PAPERS := build/papers
 PROMPT ?= models/prompts/rag.txt
 SECONDS ?= 60
 TESTS ?= tests
@@ -27,7 +28,7 @@ WITH_MEMORY := kernels:: load::experts c:: history atomic_file
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-interrupts-full test-real-full recordings test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint lint-rust lint-python format docs figures bench growth table peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-interrupts-full test-real-full recordings test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint lint-rust lint-python format docs figures papers bench growth table peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -180,6 +181,10 @@ docs: build/.docs ## these pages as a site in build/site, without network
 figures: build/.core ## rerun what README and docs measure, and rewrite it there (hours; ONLY="plans widths")
 	PYTHONPATH=tests/support $(BIN)/python docs/figures.py $(ONLY)
 
+papers: $(PAPERS)/.made ## each table and figure of the three papers, in docs/papers.md (FULL=1: an hour; MODEL=, DRAFT=, DATA=)
+	$(BIN)/coordgen papers $(MODEL) $(if $(DRAFT),--draft-model $(DRAFT)) $(if $(MODEL),--data $(or $(DATA),$(PAPERS)/prompts.jsonl)) \
+		$(if $(FULL),--full --table $(PAPERS)/cells.json) --json build/papers.json --page docs/papers.md
+
 bench: build/.core ## micro-benchmarks of drafting, in Rust and through the binding
 	cargo bench
 	$(BIN)/python -m pytest -q benches --benchmark-only --benchmark-columns=min,median,max,rounds
@@ -255,6 +260,14 @@ $(LLAMA_CPP_STAMP)-built: $(LLAMA_CPP_STAMP) | build/.peers
 		-DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
 		-DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF
 	$(WITH_BIN) ninja -C $(LLAMA_CPP)/build llama-server llama-bench
+	@touch $@
+
+# In blocks, so that they can be streamed.
+$(PAPERS)/.made: build/.core models/embedded/model.safetensors models/embedded-draft/model.safetensors
+	rm -rf $(PAPERS) && mkdir -p $(PAPERS)
+	$(BIN)/coordgen export models/embedded $(PAPERS)/embedded --blocks 5
+	$(BIN)/coordgen export models/embedded-draft $(PAPERS)/draft
+	$(BIN)/python models/corpus.py --jsonl 6 > $(PAPERS)/prompts.jsonl
 	@touch $@
 
 $(EMBEDDED): build/.core models/embedded/model.safetensors

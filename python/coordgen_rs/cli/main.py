@@ -35,6 +35,7 @@ GROUPS = {
         "profile": "measure what each block of a bundle costs here",
         "plan": "plan when to load which graph, by every strategy",
         "replay": "measure a drafter on recorded answers",
+        "papers": "set the papers' figures beside those of a model here",
         "warm-up": "save which tokens a model expects after each token",
     },
 }
@@ -50,6 +51,7 @@ _MODULES = {
     "profile": "lab.loads.profile",
     "plan": "lab.loads.plans",
     "replay": "lab.replay.command",
+    "papers": "lab.papers.command",
     "warm-up": "lab.warm_up",
 }
 """Where a command is that is not in `cli.commands`; it is loaded when it is asked for.

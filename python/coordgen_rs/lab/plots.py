@@ -84,13 +84,41 @@ def _drawn(
     check_matplotlib()
     from matplotlib import pyplot
 
+    pyplot.rcParams["svg.hashsalt"] = "coordgen"  # names within the file are the same each time
     figure, grid = pyplot.subplots(lines, columns, squeeze=False, **options)
     try:
         yield figure, grid
         for file in files:
-            figure.savefig(file, dpi=130)
+            is_svg = file.suffix == ".svg"
+            figure.savefig(file, dpi=130, metadata={"Date": None} if is_svg else None)
     finally:
         pyplot.close(figure)
+
+
+def plot_pairs(panels: Mapping[str, Sequence[tuple[str, float | None, float]]], path: Path) -> None:
+    """Draw published figures and ours beside each other, the same file for the same figures.
+
+    Args:
+        panels: By title, below each other: a name, the published figure if there is one, and ours.
+        path: The picture.
+
+    Raises:
+        OptionError: matplotlib is not installed.
+        OSError: The file cannot be written.
+    """
+    heights = [1 + 0.3 * len(rows) for rows in panels.values()]
+    shape: dict[str, Any] = {"figsize": (9, sum(heights)), "layout": "constrained"}
+    shape["gridspec_kw"] = {"height_ratios": heights}
+    with _drawn([path], len(panels), **shape) as (_, grid):
+        for (title, rows), (axes,) in zip(panels.items(), grid, strict=True):
+            places = np.arange(len(rows))
+            published = [np.nan if row[1] is None else row[1] for row in rows]
+            axes.barh(places - 0.2, published, 0.38, label="paper", color="#b0b0b0")
+            axes.barh(places + 0.2, [row[2] for row in rows], 0.38, label="ours", color="#4878a8")
+            axes.set_yticks(places, [row[0] for row in rows], fontsize=7)
+            axes.invert_yaxis()
+            axes.set_title(title, loc="left", fontsize=9)
+        grid[0][0].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def rows_by_word(section: Section, column: str | None, rows: Iterable[int]) -> dict[str, list[int]]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -74,8 +74,9 @@ ALL = "all"
 Cell = str | int | float | Summary | None
 """A word, a count, a figure, a figure with its spread, or None where nothing was measured."""
 
-How = Literal["measured", "replayed", "simulated"]
-"""Where times come from: this machine, recorded answers, or a model of a machine (an emulator)."""
+How = Literal["measured", "replayed", "simulated", "not possible here"]
+"""How figures came about: on this machine, from recorded answers, or a model of a machine."""
+NOT_POSSIBLE: Final = "not possible here"
 
 
 class Column(NamedTuple):

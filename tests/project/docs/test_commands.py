@@ -35,6 +35,7 @@ SMALLER = [
     (r"(coordgen bench [^|>#]*[^|>#\s])", r"\1 --limit 1 --max-new-tokens 4 --repeats 1"),
     (r"(python benches/never_slower\.py .*)", r"\1 --limit 1 --repeats 1 --max-new-tokens 4"),
     (r"(python benches/peers/compare\.py .*)", r"\1 --rounds 1"),
+    (r"(coordgen papers [^|>#]*[^|>#\s])", r"\1 --only 'DIAA Figure 7'"),
     (r"--template qwen2\.5", "--template none"),
     (r"(coordgen profile [^|>#]*[^|>#\s])", r"\1 --repeats 1"),
 ]

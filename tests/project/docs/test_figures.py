@@ -11,6 +11,8 @@ import concept_figures
 import figures
 import terminal_picture
 from checkpoints import ROOT
+from coordgen_rs.lab.papers.items import PAPERS
+from coordgen_rs.lab.papers.page import picture_name
 from documents import DOCUMENTS, parse_error, simple_commands
 
 PICTURES = {".svg", ".webp"}
@@ -291,6 +293,8 @@ def named_by(block: figures.Block) -> set[str]:
     """The pictures that a command writes."""
     if "concept_figures" in block.command:
         return set(concept_figures.FIGURES)
+    if "coordgen papers" in block.command:
+        return {picture_name(paper) for paper in PAPERS}
     if "page_shots" in block.command:
         themes = ("light", "dark")
         return {f"page-{size}-{theme}.webp" for size in ("wide", "narrow") for theme in themes}

@@ -57,7 +57,7 @@ class ClockedDrafter(WrappedDrafter):
         head: The session's; what it does before the first draft, it does for calibration.
 
     Attributes:
-        draft_s: Seconds of this request in `begin`, `propose` and `accept`.
+        begin_s, propose_s, accept_s: Seconds of this request in these calls.
         verify_s: Seconds between `propose` and `accept`.
         calibration_s: Seconds of the head over the prompt, and of reading what it says.
         draft_lens: How often a tree of so many nodes was proposed, in all requests.
@@ -66,14 +66,14 @@ class ClockedDrafter(WrappedDrafter):
     def __init__(self, drafter: Drafter, head: ClockedHead) -> None:
         super().__init__(drafter)
         self._head, self._proposed_at = head, 0.0
-        self.draft_s = self.verify_s = self.calibration_s = 0.0
+        self.begin_s = self.propose_s = self.accept_s = self.verify_s = self.calibration_s = 0.0
         self.draft_lens: Counter[int] = Counter()
 
     def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
         """Same as in `Drafter`; all clocks start anew."""
-        self.draft_s = self.verify_s = self.calibration_s = self._head.seconds = 0.0
-        self._is_prompt_read = False
-        with self._clock("draft_s"):
+        self.begin_s = self.propose_s = self.accept_s = self.verify_s = self.calibration_s = 0.0
+        self._head.seconds, self._is_prompt_read = 0.0, False
+        with self._clock("begin_s"):
             self.drafter.begin(prompt_ids, *limits, **options)
 
     def prefilled(self, logits: NDArray[np.float32]) -> None:
@@ -86,7 +86,7 @@ class ClockedDrafter(WrappedDrafter):
         if not self._is_prompt_read:
             self._is_prompt_read = True
             self.calibration_s += self._head.seconds
-        with self._clock("draft_s"):
+        with self._clock("propose_s"):
             inputs = self.drafter.propose(past_len)
         self.draft_lens[inputs.num_nodes - 1] += 1
         self._proposed_at = time.perf_counter()
@@ -95,8 +95,13 @@ class ClockedDrafter(WrappedDrafter):
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """Same as in `Drafter`."""
         self.verify_s += time.perf_counter() - self._proposed_at
-        with self._clock("draft_s"):
+        with self._clock("accept_s"):
             return self.drafter.accept(logits)
+
+    @property
+    def draft_s(self) -> float:
+        """Seconds of this request in all that drafts."""
+        return self.begin_s + self.propose_s + self.accept_s
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

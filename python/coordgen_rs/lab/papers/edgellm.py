@@ -1,0 +1,263 @@
+"""EdgeLLM's items: a target that is streamed from a slow disk, and a draft model beside it.
+
+In: what is measured with. Out: figures by item and name. Half of the target's blocks fit into
+memory, and loads are slowed down until a step takes as many steps of the draft model as in the
+paper's Figure 20.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import PLAIN
+from coordgen_rs.lab.bench.widths import time_steps
+from coordgen_rs.lab.bench.workbench import Tallies, Workbench, answer, tallied
+from coordgen_rs.lab.loads.plans import step_us
+from coordgen_rs.lab.papers.coordgen import Watched, kind_of_rejection, spread
+from coordgen_rs.lab.papers.items import Found, Measurement, Wanted
+from coordgen_rs.lab.tables import ALL, NOT_POSSIBLE
+from coordgen_rs.runtime.ort_session import OrtSession
+
+SP, BNV, SF, PP, EDGELLM = (
+    *("speculative", "edgellm-bnv", "edgellm-bnv-sf", "edgellm-bnv-pp"),
+    "edgellm",
+)
+BARS = {
+    "branches (BNV)": (SP, BNV),
+    "fallback (SF)": (BNV, SF),
+    "provisional (PP)": (SF, EDGELLM),
+    "provisional before fallback": (BNV, PP),
+}
+"""Figure 22: what a part adds, from which method to which. The text gives the order in two ways."""
+
+THRESHOLDS = (0.1, 0.03, 0.01, 0.003, 0.001)
+_STEPS_OF_DRAFT = 16.5
+"""Steps of the draft model in one of the target: the middle of 11.7 to 21.8."""
+_ROWS = 10
+
+
+def _draft_session(bench: Workbench) -> OrtSession:
+    session = None if bench.draft_model is None else bench.draft_model.session
+    if not isinstance(session, OrtSession):
+        raise TypeError("the draft model runs on a session of its own")
+    return session
+
+
+def draft_alone(wanted: Wanted) -> Iterator[Found]:
+    """Tables I and IV, and Figure 9's width of a draft step."""
+    bench = wanted.bench()
+    session, right, alike = _draft_session(bench), list[bool](), list[float]()
+    for prompt in (prompt for prompts in bench.prompts.values() for prompt in prompts):
+        said = np.array(bench.answer(prompt, None).tokens, np.uint32)
+        foretold = likeliest(session, np.concatenate([prompt, said])[:-1])
+        right += (foretold[len(prompt) - 1 :] == said).tolist()
+        session.rewind(0)
+        own = answer(session, prompt, None, max_new_tokens=bench.settings.max_new_tokens).tokens
+        alike.append(rouge_l(own, said.tolist()))
+    session.rewind(0)
+    named = "tokens that the draft model has right, %"
+    yield Found("EdgeLLM Table I", named, 100 * float(np.mean(right)))
+    yield Found("EdgeLLM Table IV", "EdgeLLM, Rouge-L, %", 100.0, why="the same tokens, compared")
+    named = "draft model alone, Rouge-L, %"
+    yield Found("EdgeLLM Table IV", named, 100 * float(np.mean(alike)))
+    times = _medians(session, bench.settings.prompt_len, 10)
+    wide = step_us(times, _ROWS) / times[1]
+    yield Found("EdgeLLM Figure 9", "ours, tree 10 wide", wide)
+
+
+def likeliest(session: OrtSession, tokens: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """What a model holds likeliest after each of some tokens, `(tokens,) i64`."""
+    read: list[NDArray[np.int64]] = []
+    session.rewind(0)
+    session.prefill(
+        tokens, on_logits=lambda of: read.append(of.reshape(-1, of.shape[-1]).argmax(-1))
+    )
+    return np.concatenate(read)
+
+
+def rouge_l(own: Sequence[int], other: Sequence[int]) -> float:
+    """The F measure of the longest common subsequence (Lin 2004), of tokens."""
+    lengths = [0] * (len(other) + 1)
+    for token in own:
+        above = lengths[:]
+        for at, one in enumerate(other, 1):
+            lengths[at] = above[at - 1] + 1 if one == token else max(above[at], lengths[at - 1])
+    return 2 * lengths[-1] / (len(own) + len(other))
+
+
+def _medians(session: OrtSession, past_len: int, num_steps: int) -> dict[int, float]:
+    times = time_steps(session, past_len, num_steps)
+    return {rows: float(np.median(taken)) for rows, taken in times.items()}
+
+
+def streamed(wanted: Wanted, share: float = 0.5, **changes: Any) -> Workbench:
+    """A workbench whose target keeps to a share of its blocks, of which loads are slowed down."""
+    bench = wanted.bench()
+    sizes = [cost.decode_bytes for cost in bench.session.switcher.costs]
+    budget = max(round(share * sum(sizes)), 2 * max(sizes))
+    num_loads = max(1, -(-(sum(sizes) - budget) // max(sizes)) + 1)
+    target, draft = (_one_row_s(one) for one in (bench.session, _draft_session(bench)))
+    delay_s = max(0.0, _STEPS_OF_DRAFT * draft - target) / num_loads
+    return wanted.bench(memory_budget=budget, load_delay_s=round(delay_s, 6), **changes)
+
+
+def _one_row_s(session: OrtSession) -> float:
+    return _medians(session, min(64, session.capacity // 2), 10)[1] / 1e3
+
+
+def _per_token(tallies: Tallies, task: str, method: str) -> float:
+    return float(np.median([one.decode_s / one.tokens for one in tallies[task, method]]))
+
+
+def ablation(wanted: Wanted) -> Iterator[Found]:
+    """Figures 3, 16, 20 and 22, and the idle time of Figure 9."""
+    resident = wanted.tallies((), repeats=1)
+    bench = streamed(wanted)
+    known = [PLAIN, *(name for name in (SP, BNV, SF, PP, EDGELLM) if not wanted.lack(name))]
+    tallies: Tallies = _tallied(bench, known)
+    tasks = [task for task, _ in tallies if task != ALL]
+    loads = [
+        100 * (1 - _per_token(resident, task, PLAIN) / _per_token(tallies, task, PLAIN))
+        for task in tasks
+    ]
+    yield from spread("EdgeLLM Figure 3", "share of loads", loads, ", %")
+    yield Found("EdgeLLM Figure 9", "idle while loading, %", float(np.mean(loads)))
+
+    def gains(before: str, after: str) -> list[float]:
+        return [_per_token(tallies, t, before) / _per_token(tallies, t, after) for t in tasks]
+
+    if EDGELLM in known:
+        yield from spread("EdgeLLM Figure 16", "over SPL", gains(PLAIN, EDGELLM))
+        yield Found("EdgeLLM Figure 16", "s/token", _per_token(tallies, ALL, EDGELLM))
+    if {SP, EDGELLM} <= {*known}:
+        yield from spread("EdgeLLM Figure 16", "over SP", gains(SP, EDGELLM))
+    for name, (before, after) in BARS.items():
+        lacks = wanted.lack(before) or wanted.lack(after)
+        if not lacks:
+            yield from spread("EdgeLLM Figure 22", name, gains(before, after))
+            continue
+        for bound in ("least", "most"):
+            yield Found("EdgeLLM Figure 22", f"{name}, {bound}", None, NOT_POSSIBLE, lacks)
+    of_draft, of_target = _one_row_s(_draft_session(bench)), _per_token(tallies, ALL, PLAIN)
+    yield Found("EdgeLLM Figure 20", "ours, G, s", of_draft)
+    yield Found("EdgeLLM Figure 20", "ours, V, s", of_target)
+    ratios = [_per_token(tallies, task, PLAIN) / of_draft for task in tasks]
+    yield from spread("EdgeLLM Figure 20", "V over G", ratios)
+    if EDGELLM in known:
+        alone = _per_token(tallies, ALL, EDGELLM) / of_draft
+        yield Found("EdgeLLM Figure 16", "draft model alone, over EdgeLLM", alone)
+
+
+def _tallied(bench: Workbench, names: Sequence[str]) -> Tallies:
+    return tallied(bench.answers(names, bench.drafter))
+
+
+def rows(wanted: Wanted) -> Iterator[Found]:
+    """Figures 5 and 11: one step over ten rows, beside ten of one row; loads are slow."""
+    times = _medians(streamed(wanted).session, 64, 10)
+    wide = step_us(times, _ROWS)
+    yield Found("EdgeLLM Figure 5", "10 tokens, most", _ROWS * times[1] / wide)
+    yield Found("EdgeLLM Figure 11", "10 rows beside 1", wide / times[1])
+
+
+def errors(wanted: Wanted) -> Iterator[Found]:
+    """Figures 10 and 21: what a verification is of, and how often it finds an error."""
+    bench = streamed(wanted)
+    drafted, shares, waits, tokens = list[float](), list[float](), list[float](), list[float]()
+    for prompts in bench.prompts.values():
+        watched = Watched(bench.drafter(EDGELLM))  # type: ignore[arg-type]
+        wrong, num_said, num_drafted = list[bool](), 0, 0
+        for prompt in prompts:
+            bench.answer(prompt, watched)
+            num_said, num_drafted = num_said + len(watched.said), num_drafted + watched.num_drafted
+            for at, draft in watched.drafts:
+                wrong.append(kind_of_rejection(draft, watched.said[at:]) is not None)
+        drafted.append(num_drafted / len(wrong))
+        shares.append(100 * float(np.mean(wrong)))
+        waits.append(len(wrong) / max(1, sum(wrong)))
+        tokens.append(num_said / max(1, sum(wrong)))
+    yield from spread("EdgeLLM Figure 10", "tokens drafted for a verification", drafted)
+    item = "EdgeLLM Figure 21"
+    yield from spread(item, "verifications with an error", shares, ", %")
+    yield from spread(item, "verifications for a long wait", waits)
+    yield from spread(item, "tokens for a long wait", tokens)
+
+
+def thresholds(wanted: Wanted) -> Iterator[Found]:
+    """Figure 12: the first threshold, by the time of a token."""
+    named = {f"{EDGELLM}:alpha={threshold}": threshold for threshold in THRESHOLDS}
+    lacks = wanted.lack(next(iter(named)))
+    if lacks:
+        yield Found("EdgeLLM Figure 12", "best first threshold", None, NOT_POSSIBLE, lacks)
+        return
+    tallies = _tallied(streamed(wanted), [PLAIN, *named])
+    times = {name: _per_token(tallies, ALL, name) for name in named}
+    best = min(times, key=lambda name: times[name])
+    yield Found("EdgeLLM Figure 12", "best first threshold", named[best])
+    for name, threshold in named.items():
+        speedup = _per_token(tallies, ALL, PLAIN) / times[name]
+        yield Found("EdgeLLM Figure 12", f"threshold {threshold}, over SPL", speedup)
+
+
+def lengths(wanted: Wanted) -> Iterator[Found]:
+    """Figure 17: when the 64th, 128th and 256th token comes."""
+    if lacks := wanted.lack(SP):
+        yield from (
+            Found("EdgeLLM Figure 17", f"256th token, over SP, {bound}", None, NOT_POSSIBLE, lacks)
+            for bound in ("least", "most")
+        )
+        return
+    bench = streamed(wanted, ignore_eos=True, limit=1, max_new_tokens=256)
+    at: dict[tuple[str, str], list[tuple[float, int]]] = {}
+    for given in bench.answers((SP, EDGELLM), bench.drafter, repeats=1):
+        counts = accumulate(number for _, number in given.answered.arrivals)
+        times = (when for when, _ in given.answered.arrivals)
+        at[given.task, given.method] = list(zip(times, counts, strict=True))
+    for number in (64, 128, 256):
+        come = {
+            key: next((when for when, count in of if count >= number), None)
+            for key, of in at.items()
+        }
+        gains = [
+            slow / quick
+            for (task, method), slow in come.items()
+            if method == SP and slow and (quick := come[task, EDGELLM])
+        ]
+        if gains:
+            name = "256th token" if number == 256 else f"{number}th token"
+            yield from spread("EdgeLLM Figure 17", f"{name}, over SP", gains)
+
+
+def budgets(wanted: Wanted) -> Iterator[Found]:
+    """Figure 18: shares of the blocks that fit into memory."""
+    for share in (0.25, 0.5, 0.75):
+        known = [PLAIN, *(name for name in (SP, EDGELLM) if not wanted.lack(name))]
+        tallies = _tallied(streamed(wanted, share, limit=1), known)
+        for name, other in (("SPL", PLAIN), ("SP", SP)):
+            if {other, EDGELLM} <= {*known}:
+                gain = _per_token(tallies, ALL, other) / _per_token(tallies, ALL, EDGELLM)
+                yield Found("EdgeLLM Figure 18", f"{share:.0%} of the blocks, over {name}", gain)
+
+
+_BOTH = ("data", "draft_model")
+MEASUREMENTS = (
+    Measurement(
+        ("EdgeLLM Table I", "EdgeLLM Table IV", "EdgeLLM Figure 9"), draft_alone, needs=_BOTH
+    ),
+    Measurement(
+        (
+            *("EdgeLLM Figure 3", "EdgeLLM Figure 9", "EdgeLLM Figure 16"),
+            *("EdgeLLM Figure 20", "EdgeLLM Figure 22"),
+        ),
+        ablation,
+        needs=_BOTH,
+    ),
+    Measurement(("EdgeLLM Figure 5", "EdgeLLM Figure 11"), rows, needs=_BOTH),
+    Measurement(("EdgeLLM Figure 10", "EdgeLLM Figure 21"), errors, needs=_BOTH),
+    Measurement(("EdgeLLM Figure 12",), thresholds, only_full=True, needs=_BOTH),
+    Measurement(("EdgeLLM Figure 17",), lengths, only_full=True, needs=_BOTH),
+    Measurement(("EdgeLLM Figure 18",), budgets, only_full=True, needs=_BOTH),
+)
