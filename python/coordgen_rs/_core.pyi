@@ -619,6 +619,21 @@ class Drafter:
             NonFiniteLogitsError: A row has no usable maximum; the message names its position.
         """
 
+    def prefilled_top_k(
+        self, token_ids: NDArray[np.uint32], probabilities: NDArray[np.float32]
+    ) -> None:
+        """`prefilled` of rows that `top_k` has reduced, as a record has them.
+
+        Args:
+            token_ids: `(rows, 8) u32`.
+            probabilities: `(rows, 8) f32`.
+
+        Raises:
+            CallOrderError: No request is running.
+            ShapeError: They have another dtype or shape, or more rows than the prompt.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+        """
+
     def model_pays(self, past_len: int, *, a_token: float = 0.0, catching_up: float = 0.0) -> bool:
         """Whether a draft model is to run before the next step.
 
@@ -729,17 +744,27 @@ class Drafter:
             GrammarError: The grammar leaves no token to say; or whatever else it raised.
         """
 
-    def accept_recorded(self, answer: _Integers) -> Accepted:
+    def accept_recorded(
+        self,
+        answer: _Integers,
+        rows: tuple[NDArray[np.uint32], NDArray[np.float32]] | None = None,
+    ) -> Accepted:
         """`accept` for a target that says `answer`: a recorded answer is replayed without a model.
 
         Args:
             answer: `(tokens,) u32`, the record's tokens from the next one on; at least as many as
                 the tree is deep, and one more.
+            rows: What the target held likely after each node of the tree, where that is on the
+                record, too: token ids `(nodes, 8) u32` and probabilities `(nodes, 8) f32` as of
+                `top_k`, all 0 for a node whose row is unknown. By default the sources learn what is
+                said after accepted nodes, and nothing after rejected ones.
 
         Raises:
             CallOrderError: Nothing was proposed.
-            ShapeError: The record ends before the answer does, or has another dtype.
-            TokenOutOfRangeError: A token that the step reaches is not in the vocabulary.
+            ShapeError: The record ends before the answer does, has another dtype, or not a row for
+                each node.
+            TokenOutOfRangeError: A token that the step reaches, or in a row, is not in the
+                vocabulary.
         """
 
     def draft_on(self) -> bool:
@@ -1701,6 +1726,27 @@ def memory_shares(
     """
 
 @final
+class SimulatedClock:
+    """A clock that stands until it is advanced, for a `Switcher` that simulates its loads.
+
+    Several switchers may share one, as those of a target and its draft model do.
+    """
+
+    def __new__(cls) -> SimulatedClock: ...
+    @property
+    def now_us(self) -> int:
+        """Microseconds since it was made."""
+
+    def seconds(self) -> float:
+        """`now_us` in seconds, in the place of `time.perf_counter`."""
+
+    def advance(self, us: int) -> None:
+        """Let `us` microseconds pass, as a run that takes them does.
+
+        Raises:
+            OptionError: It is negative.
+        """
+
 class Switcher:
     """Decides when graphs of blocks are loaded and released, and does it alongside compute.
 
@@ -1729,6 +1775,9 @@ class Switcher:
         is_shared: Whether a block's second graph costs nothing once the first is loaded.
         strategy: Same as in `settle`.
         memory_budget: Same as in `settle`.
+        clock: Simulates: loads take what `costs` say on this clock. Whoever waits for a load
+            advances it; whoever runs a block advances it by what the run takes. The store is
+            called on the thread that calls the switcher, which must be one.
 
     Raises:
         OptionError: No block, a figure is out of range, or the strategy is unknown.
@@ -1745,6 +1794,7 @@ class Switcher:
         is_shared: bool = False,
         strategy: str = "auto",
         memory_budget: int | None = None,
+        clock: SimulatedClock | None = None,
     ) -> Switcher: ...
     def settle(self, strategy: str = "auto", memory_budget: int | None = None) -> None:
         """How graphs are switched in prompts to come.

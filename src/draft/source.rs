@@ -49,10 +49,10 @@ pub struct Successor {
     pub cursor: Cursor,
 }
 
-/// The most likely tokens after each of some consecutive tokens of the prompt.
+/// The most likely tokens after each of some tokens: consecutive ones of the prompt, or a step's.
 #[derive(Clone, Copy, Debug)]
 pub struct TopKRows<'a> {
-    /// Position in the prompt of the token that row 0 follows.
+    /// Position in the prompt of the token that row 0 follows; 0 for a step's.
     pub first_position: usize,
     /// Entries a row, likeliest first.
     pub k: usize,
@@ -74,7 +74,8 @@ pub struct Verification<'a> {
     /// are drawn. `None` where the row is unusable. Cost: a pass over a rejected node's row of logits.
     pub says: &'a mut dyn FnMut(NodeId) -> Option<TokenId>,
     /// What the target held likely after a node, also a rejected one; `None` where its row is
-    /// unusable. In a recorded answer it is the recorded token alone. Cost: a pass over a row of logits.
+    /// unusable. In a recorded answer it is the recorded token alone, or the recorded row. Cost: a pass
+    /// over a row of logits.
     pub top_k: &'a mut dyn FnMut(NodeId) -> Option<TopK>,
     /// All rows, node `i` in row `i`, for those who read every one of them; `None` in a recorded
     /// answer. Borrowed for the call: who learns later keeps what it has read, not the logits.

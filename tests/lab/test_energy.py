@@ -211,6 +211,10 @@ class Beating:
         return float(len(readings))
 
 
+def test_a_battery_is_read_every_tenth_of_a_second_as_in_coordgen(tmp_path):
+    assert Battery(battery(tmp_path, **FOUR_WATTS)).interval_s == 0.1
+
+
 def test_samples_are_taken_while_the_run_goes_on():
     source = Beating(5)
     meter = EnergyMeter(source)

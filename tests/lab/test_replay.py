@@ -24,6 +24,7 @@ from word_records import write_records, write_tokenizer
 WORDS = ["a", "b", "c", "d", "e", "f", "the", "user", "says", "again", "[UNK]"]
 FIELDS = {
     *("drafter", "budget", "records", "tokens", "steps", "tokens_per_step", "rows_per_token"),
+    "known_rows",
     *("per_task", "propose_us", "accept_us", "step_us", "begin_us", "memory_bytes"),
 }
 

@@ -1,4 +1,4 @@
-//! A copy that survives a mismatch (CoordGen's missing words and synonyms, Figure 8, applied to the
+//! A copy that survives a mismatch (CoordGen's missing words and synonyms, Table 2, applied to the
 //! context). In: the request, token by token. Out: what the text goes on with behind a place where
 //! the answer left it.
 //!

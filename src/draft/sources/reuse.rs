@@ -2,6 +2,7 @@
 //! have said after it. In: verifications. Out: that part again, where its beginning fits, or right
 //! away.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use crate::draft::source::{
@@ -15,9 +16,6 @@ const MAX_KEPT: usize = 32;
 
 /// Steps that a segment is proposed in, the one after its rejection included.
 const LIFETIME: u32 = 8;
-
-/// Rejected nodes whose rows are read, at a pass over a row of logits each.
-const MAX_ROWS: usize = 16;
 
 /// That a segment comes next at all, with nothing before it to agree, is a guess.
 const START_PROBABILITY: f32 = 0.2;
@@ -39,13 +37,12 @@ const START_PROBABILITY: f32 = 0.2;
 /// The paper keeps a segment for one step at least, and discards it when the draft of a step exceeds a
 /// threshold that it does not give. Ours are: that a segment is proposed for 8 steps, and until all
 /// of them have more than 32 tokens together; that it grows into one tree with what other sources
-/// say, and the probabilities with which it competes there; that of a rejected tree the longest path
-/// is looked at, the first among equals, and of that 16 rows; and that a rejected row says its
-/// likeliest token also where tokens are drawn.
+/// say, and the probabilities with which it competes there; which of equal segments is kept; and
+/// that a rejected row says its likeliest token also where tokens are drawn.
 ///
 /// # Cost
-/// A step: a pass over the logits of at most 16 rows. `advance` and `cursor`: a scan
-/// of the kept tokens.
+/// A step: a pass over the logits of each rejected row at most that is not a leaf's, and of one that
+/// may be. `advance` and `cursor`: a scan of the kept tokens.
 #[derive(Clone, Debug, Default)]
 pub struct DraftReuse {
     /// The last tokens given out, at most [`MAX_CONTEXT`].
@@ -170,10 +167,13 @@ impl Learn for DraftReuse {
             segment.age += 1;
         }
         self.segments.retain(|segment| segment.age < LIFETIME);
-        let path = rejected_path(seen.tree, &seen.verified.path);
-        if let Some(tokens) = agreeing_segment(seen.tree, &path, &mut *seen.says) {
+        if let Some(tokens) = agreeing_segment(seen.tree, &seen.verified.path, &mut *seen.says) {
             self.keep(tokens);
         }
+    }
+
+    fn rows_read(&self, num_nodes: usize) -> usize {
+        num_nodes.saturating_sub(1)
     }
 
     fn clear(&mut self) {
@@ -188,50 +188,55 @@ impl Learn for DraftReuse {
     }
 }
 
-/// The longest path of rejected nodes that starts below an accepted one, the first among equals.
-fn rejected_path(tree: &DraftTree, accepted: &[NodeId]) -> Vec<NodeId> {
-    let mut lens = vec![0; tree.num_nodes()];
-    let mut last = 0;
-    for node in 1..tree.num_nodes() {
-        if !accepted.contains(&NodeId(node as u32)) {
-            lens[node] = 1 + lens[tree.parents()[node].index()];
-            if lens[node] > lens[last] {
-                last = node;
-            }
-        }
-    }
-    let mut path = Vec::with_capacity(lens[last]);
-    while lens[last] > 0 {
-        path.push(NodeId(last as u32));
-        last = tree.parents()[last].index();
-    }
-    path.reverse();
-    path
-}
-
-/// The longest run of nodes of a rejected `path` that hold what the target says after their parents
-/// (CoordGen, section 3.4, Eq. 3), with the node before it and what the target says next; `None`
-/// where there is no such node. The first run among equals.
+/// The longest run of rejected nodes, on any path of the tree, that hold what the target says after
+/// their parents (CoordGen, section 3.4, Eq. 3: the largest `eps - gamma`), with the node before it
+/// and what the target says next; `None` where there is no such node.
+///
+/// Of equal runs that below the deepest accepted node, then that which ends in the lowest. A row is
+/// read where a run as long as the best so far could still go through its node.
 fn agreeing_segment(
     tree: &DraftTree,
-    path: &[NodeId],
+    accepted: &[NodeId],
     says: &mut dyn FnMut(NodeId) -> Option<TokenId>,
 ) -> Option<Vec<TokenId>> {
-    let path = &path[..path.len().min(MAX_ROWS)];
-    // The last row is read for the word after it: a path of one node has nothing that could agree.
-    let said: Vec<_> =
-        if path.len() > 1 { path.iter().map(|&node| says(node)).collect() } else { vec![] };
-    let (mut best, mut run_start) = (0..0, 1);
-    for index in 1..path.len() {
-        if said[index - 1] != Some(tree.token(path[index])) {
-            run_start = index + 1;
-        } else if index + 1 - run_start > best.len() {
-            best = run_start..index + 1;
+    let num_nodes = tree.num_nodes();
+    // Nodes on the longest path below each.
+    let mut heights = vec![0; num_nodes];
+    for node in (1..num_nodes).rev() {
+        let parent = tree.parents()[node].index();
+        heights[parent] = heights[parent].max(heights[node] + 1);
+    }
+    // Of each rejected node the length of the run that it ends, and what is said after it.
+    let (mut runs, mut said) = (vec![None; num_nodes], vec![None; num_nodes]);
+    let mut roots = vec![NodeId::ROOT; num_nodes]; // the deepest accepted nodes above
+    let mut best = (0, 0, Reverse(0));
+    for node in 1..num_nodes {
+        let parent = tree.parents()[node];
+        roots[node] = roots[parent.index()];
+        if accepted.contains(&NodeId(node as u32)) {
+            roots[node] = NodeId(node as u32);
+            continue;
+        }
+        runs[node] = Some(0);
+        let Some(run) = runs[parent.index()] else { continue };
+        if run + 1 + heights[node] < best.0 {
+            continue;
+        }
+        let word = said[parent.index()].get_or_insert_with(|| says(parent));
+        if *word == Some(tree.token(NodeId(node as u32))) {
+            runs[node] = Some(run + 1);
+            let depth = tree.depths()[roots[node].index()];
+            best = best.max((run + 1, depth, Reverse(node)));
         }
     }
-    let with_anchor = best.start.checked_sub(1)?..best.end;
-    let own_word = said[best.end - 1];
-    Some(path[with_anchor].iter().map(|&node| tree.token(node)).chain(own_word).collect())
+    let (run, _, Reverse(end)) = best;
+    let end = NodeId(end as u32);
+    let own_word = (run > 0).then(|| said[end.index()].unwrap_or_else(|| says(end)))?;
+    let up = std::iter::successors(Some(end), |node| Some(tree.parents()[node.index()]));
+    let mut tokens: Vec<_> = up.take(run + 1).map(|node| tree.token(node)).collect();
+    tokens.reverse();
+    tokens.extend(own_word);
+    Some(tokens)
 }
 
 #[cfg(test)]
@@ -333,7 +338,7 @@ mod tests {
     fn the_oldest_go_when_the_kept_tokens_exceed_the_threshold() {
         let mut reuse = DraftReuse::default();
         reuse.extend(&[TokenId(T)]);
-        let long: Vec<u32> = (0..=MAX_ROWS as u32).collect();
+        let long: Vec<u32> = (0..=16).collect();
         for round in 0..4 {
             let draft: Vec<u32> =
                 [T].into_iter().chain(long.iter().map(|at| at + 20 * round)).collect();
@@ -359,30 +364,30 @@ mod tests {
         assert_eq!(reuse.segments().count(), 0);
     }
 
-    /// Every rejected path and every stretch of it, tried one by one.
+    /// Every stretch of every rejected path, tried one by one.
     fn naive_segment(
         tree: &DraftTree,
         says: &[TokenId],
         accepted: &[NodeId],
     ) -> Option<Vec<TokenId>> {
-        let path_to = |mut node: usize| {
-            let mut path = vec![];
-            while node > 0 && !accepted.contains(&NodeId(node as u32)) {
-                path.insert(0, node);
-                node = tree.parents()[node].index();
+        let is_rejected = |node: NodeId| node != NodeId::ROOT && !accepted.contains(&node);
+        let mut found = vec![];
+        for end in (1..tree.num_nodes() as u32).map(NodeId) {
+            let up = std::iter::successors(Some(end), |node| Some(tree.parents()[node.index()]));
+            let path: Vec<NodeId> = up.take_while(|&node| is_rejected(node)).collect();
+            let above = path.last().map_or(end, |&node| tree.parents()[node.index()]);
+            for len in 1..path.len() {
+                let pairs = path[..len].iter().zip(&path[1..]);
+                if pairs.clone().all(|(node, before)| tree.token(*node) == says[before.index()]) {
+                    let mut tokens: Vec<_> =
+                        path[..=len].iter().map(|&it| tree.token(it)).collect();
+                    tokens.reverse();
+                    tokens.push(says[end.index()]);
+                    found.push((len, tree.depths()[above.index()], Reverse(end.0), tokens));
+                }
             }
-            path
-        };
-        let paths = (1..tree.num_nodes()).map(path_to);
-        let path = paths.rev().max_by_key(Vec::len)?;
-        let agrees = |&index: &usize| tree.token_ids()[path[index]] == says[path[index - 1]];
-        let stretches =
-            (1..path.len()).flat_map(|start| (start + 1..=path.len()).map(move |end| start..end));
-        let agreeing = stretches.filter(|range| range.clone().all(|index| agrees(&index)));
-        let best =
-            agreeing.collect::<Vec<_>>().into_iter().rev().max_by_key(|range| range.len())?;
-        let tokens = path[best.start - 1..best.end].iter().map(|&node| tree.token_ids()[node]);
-        Some(tokens.chain([says[path[best.end - 1]]]).collect())
+        }
+        found.into_iter().max().map(|(.., tokens)| tokens)
     }
 
     proptest! {

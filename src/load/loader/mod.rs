@@ -1,9 +1,10 @@
 //! Carries out a timetable beside compute. In: a timetable, and what compute enters and leaves. Out:
 //! calls to a store on a thread of its own, the graph to run each block under, and a report. What
 //! is done next is decided in `progress`, what is put off in `deferral`, who is woken in `state`; here
-//! are the lock, the clock and the thread.
+//! are the lock, the clock and the thread, for which `lane` may stand.
 
 mod deferral;
+mod lane;
 mod progress;
 mod report;
 mod state;
@@ -17,6 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::deferral::PreparedTimetable;
+use self::lane::Lane;
+pub use self::lane::{LoadTimes, SimulatedClock};
 use self::progress::Progress;
 pub use self::report::LoadReport;
 use self::state::{NextAction, State, Wakeups};
@@ -88,7 +91,6 @@ pub struct Loader {
     num_blocks: usize,
 }
 
-#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     /// There may be something to do.
@@ -96,6 +98,8 @@ struct Shared {
     /// Something was done.
     done: Condvar,
     created: Instant,
+    /// Stands for the thread and the clock.
+    lane: Option<Lane>,
 }
 
 impl Loader {
@@ -104,15 +108,24 @@ impl Loader {
     /// gives no thread.
     pub fn new(store: Arc<dyn BlockStore>, num_bytes: Vec<[u64; 2]>) -> Result<Self> {
         let num_blocks = num_bytes.len();
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(Progress::new(num_bytes))),
-            work: Condvar::new(),
-            done: Condvar::new(),
-            created: Instant::now(),
-        });
+        let shared = Arc::new(Shared::new(num_bytes, None));
         let (of_worker, its_store) = (Arc::clone(&shared), Arc::clone(&store));
         let worker = Arc::new(Worker::start(move || of_worker.work(&*its_store))?);
         Ok(Self { store, shared, worker, num_blocks })
+    }
+
+    /// A loader without a thread, whose loads take `load_us` on `clock`: who waits advances it to
+    /// the end of the load, who runs a block by what the run takes. The store is called within the
+    /// calls to the loader, on their thread, which is to be one.
+    pub fn simulated(
+        store: Arc<dyn BlockStore>,
+        num_bytes: Vec<[u64; 2]>,
+        clock: Arc<SimulatedClock>,
+        load_us: LoadTimes,
+    ) -> Self {
+        let num_blocks = num_bytes.len();
+        let shared = Arc::new(Shared::new(num_bytes, Some(Lane::new(clock, load_us))));
+        Self { store, shared, worker: Arc::new(Worker::none()), num_blocks }
     }
 
     /// Its thread, to wait for where the loader itself is gone.
@@ -218,7 +231,8 @@ impl Loader {
     /// Fails in a fork, and within a load or a release.
     fn check_caller(&self) -> Result<()> {
         self.check_process()?;
-        if self.worker.is_current() { Err(Error::WithinAction) } else { Ok(()) }
+        let on_lane = self.shared.lane.as_ref().is_some_and(Lane::is_performing);
+        if on_lane || self.worker.is_current() { Err(Error::WithinAction) } else { Ok(()) }
     }
 
     /// For tests: calls `call` while the lock is held.
@@ -231,10 +245,20 @@ impl Loader {
     /// Makes a change, and wakes those whom it concerns. Fails in a fork.
     fn change<T>(&self, change: impl FnOnce(&mut State, u64) -> T) -> Result<T> {
         self.check_process()?;
+        self.catch_up();
         let mut state = self.shared.lock();
         let changed = change(&mut state, self.shared.now_us());
         self.shared.wake(&mut state);
+        drop(state);
+        self.catch_up();
         Ok(changed)
+    }
+
+    /// Where a lane stands for the thread: has it do what is due.
+    fn catch_up(&self) {
+        if let Some(lane) = &self.shared.lane {
+            lane.catch_up(&self.shared, &*self.store);
+        }
     }
 
     fn wait<T>(&self, ask: impl Fn(&mut State, u64) -> Result<Option<T>>) -> Result<T> {
@@ -254,6 +278,7 @@ impl Loader {
         ask: impl Fn(&mut State, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         self.check_caller()?;
+        self.catch_up();
         let shared = &self.shared;
         let until_us = shared.now_us() + patience.as_micros() as u64;
         let mut state = shared.lock();
@@ -267,6 +292,14 @@ impl Loader {
             if now_us >= until_us {
                 state.stop_waiting(now_us);
                 return Ok(None);
+            }
+            if let Some(lane) = &shared.lane {
+                drop(state);
+                self.catch_up(); // what was put off
+                lane.pass_time();
+                self.catch_up();
+                state = shared.lock();
+                continue;
             }
             let left = Duration::from_micros(until_us - now_us);
             state = shared
@@ -284,6 +317,16 @@ impl Drop for Loader {
 }
 
 impl Shared {
+    fn new(num_bytes: Vec<[u64; 2]>, lane: Option<Lane>) -> Self {
+        Self {
+            state: Mutex::new(State::new(Progress::new(num_bytes))),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            created: Instant::now(),
+            lane,
+        }
+    }
+
     /// Never held while the store works.
     fn lock(&self) -> MutexGuard<'_, State> {
         locks::lock(&self.state)
@@ -295,7 +338,8 @@ impl Shared {
     }
 
     fn now_us(&self) -> u64 {
-        self.created.elapsed().as_micros() as u64
+        let real_us = || self.created.elapsed().as_micros() as u64;
+        self.lane.as_ref().map_or_else(real_us, Lane::now_us)
     }
 
     /// Wakes those who have to look again.

@@ -11,7 +11,7 @@ use crate::locks;
 #[derive(Debug)]
 pub struct Worker {
     handle: Mutex<Option<JoinHandle<()>>>,
-    thread: ThreadId,
+    thread: Option<ThreadId>,
     process: u32,
 }
 
@@ -22,8 +22,13 @@ impl Worker {
             .name("coordgen-loader".to_owned())
             .spawn(work)
             .map_err(|error| Error::NoThread { reason: error.to_string() })?;
-        let (thread, process) = (handle.thread().id(), std::process::id());
+        let (thread, process) = (Some(handle.thread().id()), std::process::id());
         Ok(Self { handle: Mutex::new(Some(handle)), thread, process })
+    }
+
+    /// Belongs to this process, and has no thread.
+    pub(super) fn none() -> Self {
+        Self { handle: Mutex::new(None), thread: None, process: std::process::id() }
     }
 
     /// Fails in a fork of the thread's process.
@@ -33,7 +38,7 @@ impl Worker {
 
     /// Whether this is the thread.
     pub(super) fn is_current(&self) -> bool {
-        thread::current().id() == self.thread
+        Some(thread::current().id()) == self.thread
     }
 
     /// Waits until the thread has ended. On the thread itself, which ends later, and in a fork, where

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::policy::{LoadMode, Policy};
 use super::BlockStore;
-use super::loader::{LoadReport, Loader, Worker};
+use super::loader::{LoadReport, LoadTimes, Loader, SimulatedClock, Worker};
 use super::plan::{Plan, Strategy};
 use super::profile::{BlockCost, Profile};
 use super::stream::Streaming;
@@ -128,13 +128,28 @@ impl Switcher {
     /// `is_shared` says that a block's second graph costs nothing where the first is loaded. Fails
     /// where the system gives no thread.
     pub fn new(store: Arc<dyn BlockStore>, profile: Profile, is_shared: bool) -> Result<Self> {
-        let num_bytes = |cost: &BlockCost| Graph::BOTH.map(|graph| cost.under(graph).num_bytes);
-        let loader = Loader::new(store, profile.blocks().iter().map(num_bytes).collect())?;
+        let loader = Loader::new(store, bytes_of_blocks(&profile))?;
+        Ok(Self::over(loader, profile, is_shared))
+    }
+
+    /// [`new`](Self::new) without a thread, on a simulated clock; see [`Loader::simulated`].
+    pub fn simulated(
+        store: Arc<dyn BlockStore>,
+        profile: Profile,
+        is_shared: bool,
+        clock: Arc<SimulatedClock>,
+        load_us: LoadTimes,
+    ) -> Self {
+        let loader = Loader::simulated(store, bytes_of_blocks(&profile), clock, load_us);
+        Self::over(loader, profile, is_shared)
+    }
+
+    fn over(loader: Loader, profile: Profile, is_shared: bool) -> Self {
         let num_blocks = profile.blocks().len();
         let policy = Policy::new(profile, is_shared);
         let state =
             Mutex::new(State { policy, mode: None, is_streaming_ready: false, is_reported: false });
-        Ok(Self { loader, num_blocks, state })
+        Self { loader, num_blocks, state }
     }
 
     /// Plans of prompts to come are made by `strategy`, and graphs hold at most `memory_budget`
@@ -378,4 +393,10 @@ impl Switcher {
         self.loader.begin_anew(timetable)?; // what failed before is no failure of these
         self.loader.finish()?.failures.into_iter().next().map_or(Ok(()), Err)
     }
+}
+
+/// What each block holds under G1 and G2.
+fn bytes_of_blocks(profile: &Profile) -> Vec<[u64; 2]> {
+    let num_bytes = |cost: &BlockCost| Graph::BOTH.map(|graph| cost.under(graph).num_bytes);
+    profile.blocks().iter().map(num_bytes).collect()
 }

@@ -326,3 +326,114 @@ fn whoever_waits_is_interrupted_when_the_store_says_so() {
     drop(go_on);
     switcher.close();
 }
+
+/// A switcher on the lane, whose runs take what its profile says.
+struct Simulation {
+    switcher: Switcher,
+    clock: Arc<SimulatedClock>,
+    profile: Profile,
+}
+
+impl Simulation {
+    fn new(blocks: Vec<BlockCost>, pieces: usize, load_us: LoadTimes) -> Self {
+        let profile = Profile::new(blocks, PREFILL_ROWS, PREFILL_ROWS / pieces).unwrap();
+        let (store, clock) = (Arc::new(Store::default()), Arc::new(SimulatedClock::default()));
+        let (its_clock, its_profile) = (Arc::clone(&clock), profile.clone());
+        let switcher = Switcher::simulated(store, its_profile, false, its_clock, load_us);
+        Self { switcher, clock, profile }
+    }
+
+    /// Loads take what the blocks' costs say.
+    fn as_planned(blocks: Vec<BlockCost>, pieces: usize) -> Self {
+        let costs = blocks.clone();
+        let load_us = move |block: BlockId, graph| costs[block.index()].under(graph).load_us;
+        Self::new(blocks, pieces, Box::new(load_us))
+    }
+
+    fn read(&self, num_tokens: usize) -> Result<SwitchReport> {
+        self.switcher.begin(num_tokens)?;
+        for first in (0..num_tokens).step_by(PREFILL_ROWS) {
+            self.switcher.begin_pass()?;
+            for block in self.switcher.blocks() {
+                let graph = self.switcher.enter(block)?;
+                let tokens = PREFILL_ROWS.min(num_tokens - first);
+                self.clock.advance(self.profile.compute_us(block, graph, tokens));
+                self.switcher.leave()?;
+            }
+        }
+        self.switcher.finish()
+    }
+}
+
+/// When the last run and the last load were over.
+fn makespan_us(report: &SwitchReport) -> u64 {
+    let actual = &report.loads.actual;
+    let ends = actual.actions.iter().map(|action| action.end_us);
+    ends.chain(actual.runs.iter().map(|run| run.end_us)).max().unwrap_or(0)
+}
+
+/// Six blocks and two chunks; a load takes as long as two blocks compute (CoordGen, Figure 8).
+fn figure_8() -> Vec<BlockCost> {
+    let graph = |compute_us| GraphCost { load_us: 2_000, compute_us, num_bytes: 1 };
+    vec![BlockCost { prefill: graph(1_000), decode: graph(250) }; 6]
+}
+
+#[test]
+fn figure_8_takes_24_19_and_12_computations_of_a_block() {
+    for budget in [None, Some(6)] {
+        for (strategy, computations) in [
+            (Strategy::Sync, 24),
+            (Strategy::Async, 19),
+            (Strategy::Greedy, 12),
+            (Strategy::JustInTime, 12),
+        ] {
+            let simulation = Simulation::as_planned(figure_8(), 4);
+            simulation.switcher.settle(strategy, budget);
+            simulation.switcher.only(Prefill).unwrap();
+            let report = simulation.read(2 * PREFILL_ROWS).unwrap();
+            let planned = report.planned.as_ref().unwrap();
+            assert_eq!(planned.makespan_us, 1_000 * computations, "{strategy:?}");
+            assert_eq!(makespan_us(&report), 1_000 * computations, "{strategy:?}");
+            assert!(budget.is_none_or(|budget| report.loads.peak_bytes <= budget));
+        }
+    }
+}
+
+fn block_costs() -> impl Generator<Value = Vec<BlockCost>> {
+    let graph = (0..1_000u64, 1..1_000u64, 1..50u64)
+        .prop_map(|(load_us, compute_us, num_bytes)| GraphCost { load_us, compute_us, num_bytes });
+    let block = (graph.clone(), graph).prop_map(|(prefill, decode)| BlockCost { prefill, decode });
+    prop::collection::vec(block, 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn a_prompt_takes_what_was_planned_where_loads_do(
+        blocks in block_costs(),
+        strategy in prop::sample::select(&Strategy::ALL[..]),
+        start in prop::option::of(prop_oneof![Just(Prefill), Just(Decode)]),
+        share in prop::option::of(0.5..1.2f64),
+        num_tokens in 1..5 * PREFILL_ROWS,
+    ) {
+        let all: u64 = blocks.iter().map(|cost| cost.prefill.num_bytes + cost.decode.num_bytes).sum();
+        let simulation = Simulation::as_planned(blocks, 4);
+        simulation.switcher.settle(strategy, share.map(|share| (all as f64 * share) as u64));
+        if let Some(graph) = start {
+            simulation.switcher.only(graph).unwrap();
+        }
+        match simulation.read(num_tokens) {
+            Err(Error::BudgetTooSmall { .. }) => {}
+            Err(other) => prop_assert!(false, "{}", other),
+            Ok(SwitchReport { planned: None, .. }) => {}
+            Ok(report) => {
+                let planned = report.planned.as_ref().unwrap();
+                // Where a run's planned graph is late, it goes on under one that is still there.
+                if report.loads.num_under_other_graph == 0 {
+                    prop_assert_eq!(makespan_us(&report), planned.makespan_us);
+                }
+            }
+        }
+    }
+}

@@ -45,6 +45,17 @@ pub(super) fn tree_arrays(py: Python<'_>, tree: &DraftTree) -> TreeArrays {
     (token_ids, to_array(py, tree.parents().iter().map(|parent| parent.0)))
 }
 
+/// Rows that are reduced to their likeliest tokens, `(rows, 8)` each, as flat copies.
+fn reduced_rows(
+    token_ids: &Bound<'_, PyAny>,
+    probabilities: &Bound<'_, PyAny>,
+) -> PyResult<(Vec<TokenId>, Vec<f32>)> {
+    let token_ids = matrix::<u32>(token_ids, "token ids of recorded rows")?.0.try_readonly()?;
+    let probabilities = matrix::<f32>(probabilities, "probabilities of recorded rows")?.0;
+    let token_ids = token_ids.as_slice()?.iter().map(|&token| TokenId(token)).collect();
+    Ok((token_ids, probabilities.try_readonly()?.as_slice()?.to_vec()))
+}
+
 /// Counts by their names.
 pub(super) fn by_kind(counts: &SourceStatistics) -> BTreeMap<&'static str, usize> {
     [("proposed", counts.proposed), ("accepted", counts.accepted)].into()
@@ -266,6 +277,16 @@ impl PyDrafter {
         Ok(detached(py, || self.core.prefilled(scores))?)
     }
 
+    #[doc = stub_doc!("Drafter.prefilled_top_k")]
+    fn prefilled_top_k(
+        &mut self,
+        token_ids: &Bound<'_, PyAny>,
+        probabilities: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (token_ids, probabilities) = reduced_rows(token_ids, probabilities)?;
+        Ok(self.core.prefilled_top_k(&token_ids, &probabilities)?)
+    }
+
     #[doc = stub_doc!("Drafter.model_pays")]
     #[pyo3(signature = (past_len, *, a_token=0.0, catching_up=0.0))]
     fn model_pays(
@@ -357,15 +378,21 @@ impl PyDrafter {
     }
 
     #[doc = stub_doc!("Drafter.accept_recorded")]
+    #[pyo3(signature = (answer, rows=None))]
     fn accept_recorded(
         &mut self,
         py: Python<'_>,
         answer: &Bound<'_, PyAny>,
+        rows: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<PyAccepted> {
         let answer = token_ids(answer, "answer")?;
+        let rows =
+            rows.map(|(ids, probabilities)| reduced_rows(&ids, &probabilities)).transpose()?;
+        let rows = rows.as_ref().map(|(ids, probabilities)| (&ids[..], &probabilities[..]));
         self.core.experts_read(None); // nothing has run
-        let accepted =
-            detached_if(py, self.core.reads_disk(), || self.core.accept_recorded(&answer));
+        let accepted = detached_if(py, self.core.reads_disk(), || {
+            self.core.accept_recorded_rows(&answer, rows)
+        });
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
         Ok(PyAccepted::new(py, accepted, &self.core))
     }

@@ -30,6 +30,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::PyRun>()?;
     module.add_class::<plan::PyAction>()?;
     module.add_class::<block_cost::PyBlockCost>()?;
+    module.add_class::<switcher::PySimulatedClock>()?;
     module.add_class::<switcher::PySwitcher>()?;
     module.add_class::<switcher::PySwitchReport>()
 }

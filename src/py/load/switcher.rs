@@ -14,7 +14,7 @@ use super::plan::{PyPlan, graph};
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
 use crate::load::BlockStore;
-use crate::load::loader::Worker;
+use crate::load::loader::{SimulatedClock, Worker};
 use crate::load::plan::Strategy;
 use crate::load::switcher::{SwitchReport, Switcher};
 use crate::locks;
@@ -76,6 +76,38 @@ impl PySwitchReport {
     }
 }
 
+#[doc = stub_doc!("SimulatedClock")]
+#[pyclass(name = "SimulatedClock", module = "coordgen_rs._core", frozen)]
+#[derive(Default)]
+pub struct PySimulatedClock {
+    core: Arc<SimulatedClock>,
+}
+
+#[pymethods]
+impl PySimulatedClock {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    #[doc = stub_doc!("SimulatedClock.now_us")]
+    #[getter]
+    fn now_us(&self) -> u64 {
+        self.core.now_us()
+    }
+
+    #[doc = stub_doc!("SimulatedClock.seconds")]
+    fn seconds(&self) -> f64 {
+        self.core.now_us() as f64 / 1e6
+    }
+
+    #[doc = stub_doc!("SimulatedClock.advance")]
+    fn advance(&self, us: i128) -> PyResult<()> {
+        self.core.advance(non_negative("us", us)?);
+        Ok(())
+    }
+}
+
 #[doc = stub_doc!("Switcher")]
 #[pyclass(name = "Switcher", module = "coordgen_rs._core", frozen)]
 pub struct PySwitcher {
@@ -117,7 +149,7 @@ impl PySwitcher {
     #[new]
     #[pyo3(signature = (
         store, costs, prefill_rows, decode_rows, *, is_shared = false, strategy = "auto",
-        memory_budget = None
+        memory_budget = None, clock = None
     ))]
     fn new(
         py: Python<'_>,
@@ -128,12 +160,22 @@ impl PySwitcher {
         is_shared: bool,
         strategy: &str,
         memory_budget: Option<i128>,
+        clock: Option<Py<PySimulatedClock>>,
     ) -> PyResult<Self> {
         let (strategy, memory_budget) = settled(strategy, memory_budget)?;
         let profile = profile(costs, prefill_rows, decode_rows)?;
         let store = Arc::new(PyStore::new(store));
         let of_core = Arc::clone(&store) as Arc<dyn BlockStore>;
-        let core = Arc::new(Switcher::new(of_core, profile, is_shared)?);
+        let core = Arc::new(match clock {
+            None => Switcher::new(of_core, profile, is_shared)?,
+            Some(clock) => {
+                let costs = profile.blocks().to_vec();
+                let load_us =
+                    move |block: BlockId, graph| costs[block.index()].under(graph).load_us;
+                let clock = Arc::clone(&clock.get().core);
+                Switcher::simulated(of_core, profile, is_shared, clock, Box::new(load_us))
+            }
+        });
         core.settle(strategy, memory_budget);
         close_at_exit(py, &core)?;
         Ok(Self { core, store })

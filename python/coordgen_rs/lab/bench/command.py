@@ -17,6 +17,7 @@ from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.drafting.drafter import METHODS, READS_TABLE
 from coordgen_rs.lab.bench.condition import Condition
 from coordgen_rs.lab.bench.drafting import measure_methods
+from coordgen_rs.lab.bench.recorder import recorded
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, document
 from coordgen_rs.lab.bench.workbench import STRATEGIES, Settings, Workbench
 from coordgen_rs.lab.fleet.tasks import RAY, in_own_process
@@ -47,6 +48,7 @@ examples:
   coordgen bench bundle prompts.jsonl --sections methods --and-data mails.jsonl \\
       --and-bundle small-bundle --table results.json
   coordgen bench bundle --sections switching --threads 1 --load-delay 0.5
+  coordgen bench bundle prompts.jsonl --records records.jsonl --methods auto,diaa --costs free
 """
 _STDOUT = Path("-")
 
@@ -87,6 +89,10 @@ def add_arguments(parser: Parser) -> None:
         ),
         option.path("--json FILE").help(
             "write all figures and conditions to FILE; - prints them instead of tables"
+        ),
+        option.path("--records FILE").help(
+            "measure nothing: write the target's answers to FILE, with what it held likely behind "
+            "each token, and behind the drafts of --methods, for `coordgen replay`"
         ),
         TABLE,
         *(
@@ -164,6 +170,8 @@ def run(options: argparse.Namespace) -> int:
         NotWrittenError: The figures cannot be written to FILE; the message says where they are.
     """
     settings = settings_of(options)
+    if options.records is not None:
+        return _record(options, settings)
     names = chosen_sections(options.sections, settings)
     _check_used(options, settings, names)
     if options.table is not None:
@@ -198,6 +206,26 @@ def run(options: argparse.Namespace) -> int:
                 print(text)
             else:
                 outputs.write(to_file, lambda path: path.write_text(f"{text}\n", "utf-8"))
+    return 0
+
+
+def _record(options: argparse.Namespace, settings: Settings) -> int:
+    """Write the records of all prompts.
+
+    Raises:
+        OptionError: An option would be ignored, or there are no prompts.
+    """
+    if settings.data is None:
+        raise OptionError("--records needs DATA, a file of prompts")
+    elsewhere = ("sections", "table", "json", "plots", "repeats", "ray", "and_bundle", "and_data")
+    sections = [name for name, readers in _READ_BY.items() if "methods" not in readers]
+    option.refuse(options, (*elsewhere, *sections), "does nothing with --records")
+    outputs.check_file("--records", options.records)
+    with progress() as on_progress:
+        bench = Workbench.open(settings, on_progress)
+        lines = [json.dumps(record) for record in recorded(bench, settings.methods)]
+    text = "".join(f"{line}\n" for line in lines)
+    outputs.write(options.records, lambda path: path.write_text(text, "utf-8"))
     return 0
 
 

@@ -1,24 +1,37 @@
 """Prompts of the bench: one JSON object a line, with the task that a prompt belongs to.
 
-In: a file, whose lines hold text or the messages of a chat. Out: prompts, and their token ids.
-Messages become text by the model's own chat template.
+In: a file, whose lines hold text or the messages of a chat; or one of Spec-Bench, LaMP or
+AndroidArena as published. Out: prompts, and their token ids. Messages become text by the model's
+own chat template.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.errors.json_text import FieldError, JsonTextError, parse, read_json_lines
+from coordgen_rs.errors.json_text import (
+    FieldError,
+    JsonTextError,
+    open_regular,
+    parse,
+    read_bytes,
+    read_json,
+    read_json_lines,
+)
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.text.chat_template import bundled_templates
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _MOST_LINE_BYTES = 64 << 20
+_MOST_BYTES = 1 << 30
+_MOST_TEXTS = 4
+"""Of a profile, as LaMP's prompts for tweets have."""
 
 
 class PromptsError(CoordgenError):
@@ -46,6 +59,29 @@ class _Line:
     messages: list[Message] | None = None
 
 
+@dataclass(frozen=True)
+class _Question:
+    """A line of Spec-Bench's `question.jsonl`; MT-bench's is of the same form."""
+
+    category: str
+    turns: list[str]
+
+
+@dataclass(frozen=True)
+class _LampText:
+    """An entry of a profile; those of tweets have a text alone."""
+
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class _LampQuestion:
+    """An entry of LaMP's `*_questions.json`."""
+
+    input: str
+    profile: list[_LampText]
+
+
 class Prompt(NamedTuple):
     """A prompt, as text or as the messages of a chat, and the task that it belongs to."""
 
@@ -57,6 +93,10 @@ def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
     """The prompts of a file; the first `limit` of each task.
 
     A line has `task`, and either `prompt`, a text, or `messages`, a list of `role` and `content`.
+    Of Spec-Bench's `question.jsonl` it is the first of the `turns`, and the task its `category`. A
+    file that is a JSON array is LaMP's questions: `input` behind the first texts of its `profile`,
+    in LaMP's words for tweets, without its retrieval. One that ends in `.yaml` is tasks of
+    AndroidArena: instructions alone, as they come without screens.
 
     Raises:
         PromptsError: No line, or one that is no such object.
@@ -65,9 +105,7 @@ def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
     prompts: list[Prompt] = []
     counts: dict[str, int] = {}
     try:
-        for number, fields in read_json_lines(path, most_line_bytes=_MOST_LINE_BYTES):
-            where = f"{path}, line {number}"
-            prompt = _prompt(parse(_Line, fields, where), where)
+        for prompt in _reader(path)(path):
             counts[prompt.task] = counts.get(prompt.task, 0) + 1
             if limit is None or counts[prompt.task] <= limit:
                 prompts.append(prompt)
@@ -76,6 +114,44 @@ def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
     if not prompts:
         raise PromptsError(f"{path} holds no prompt")
     return prompts
+
+
+def _lines(path: Path) -> Iterator[Prompt]:
+    for number, fields in read_json_lines(path, most_line_bytes=_MOST_LINE_BYTES):
+        where = f"{path}, line {number}"
+        if isinstance(fields, dict) and "turns" in fields and "prompt" not in fields:
+            question = parse(_Question, fields, where)
+            if not question.turns:
+                raise PromptsError(f"{where} has no turn")
+            yield Prompt(question.category, [{"role": "user", "content": question.turns[0]}])
+        else:
+            yield _prompt(parse(_Line, fields, where), where)
+
+
+def _lamp(path: Path) -> Iterator[Prompt]:
+    entries: Any = read_json(path, most_bytes=_MOST_BYTES)
+    for question in parse(list[_LampQuestion], entries, str(path)):
+        texts = [entry.text for entry in question.profile if entry.text is not None]
+        written = ", and ".join(f'"{text}" ' for text in texts[:_MOST_TEXTS])
+        given = f"{written} are written by a person. Following the given patterns "
+        yield Prompt("LaMP", given * bool(texts) + question.input)
+
+
+def _android_arena(path: Path) -> Iterator[Prompt]:
+    text = read_bytes(path, most_bytes=_MOST_BYTES).decode(errors="replace")
+    kind = re.search(r"^type: *(.+?) *$", text, re.MULTILINE)
+    for found in re.finditer(
+        r"^ *- instruction: *(.+?) *$(?:\n +constrains: *(.+?) *$)?", text, re.MULTILINE
+    ):
+        task = "AndroidArena" if kind is None else kind[1]
+        yield Prompt(task, "\n".join(part for part in found.groups() if part is not None))
+
+
+def _reader(path: Path) -> Callable[[Path], Iterator[Prompt]]:
+    if path.suffix == ".yaml":
+        return _android_arena
+    with open_regular(path) as stream:
+        return _lamp if stream.read(1) == b"[" else _lines
 
 
 def _prompt(line: _Line, where: str) -> Prompt:

@@ -16,7 +16,14 @@ from coordgen_rs.generation.drafting.common_phrases import phrase_table_at
 from coordgen_rs.lab.fleet.tasks import RAY
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened
 from coordgen_rs.lab.replay.records import TEMPLATES, Source, tokenized
-from coordgen_rs.lab.replay.run import DRAFTERS, HISTORIES, MOST_BUDGET, ReplayResult, replay
+from coordgen_rs.lab.replay.run import (
+    DRAFTERS,
+    HISTORIES,
+    MOST_BUDGET,
+    ROW_DRAFTERS,
+    ReplayResult,
+    replay,
+)
 from coordgen_rs.lab.tables import ALL, tell
 
 EXAMPLES = """\
@@ -42,14 +49,15 @@ def add_arguments(parser: Parser) -> None:
         option.path("--tokenizer DIR", required=True).help(
             "directory with the tokenizer.json of the model that answered"
         ),
-        option.choice("--template", list(TEMPLATES), required=True).help(
-            "chat format of that model"
+        option.choice("--template", list(TEMPLATES)).help(
+            "chat format of that model; needed unless the records have tokens"
         ),
         option.text("--output-of MODEL", may_be_empty=False).help(
             "use the answers of this model; default: the field `output`"
         ),
-        option.several(option.one_of("--drafter NAME,..", DRAFTERS, default="auto")).help(
-            f"the method to measure, of {', '.join(DRAFTERS)}; default %(default)s"
+        option.several(option.one_of("--drafter NAME,..", ROW_DRAFTERS, default="auto")).help(
+            f"the method to measure, of {', '.join(DRAFTERS)}; of records with rows also "
+            f"{', '.join(ROW_DRAFTERS[len(DRAFTERS) :])}; default %(default)s"
         ),
         option.several(option.count("--budget B,..", most=MOST_BUDGET, default="16")).help(
             "draft tokens per step; default 16"
@@ -147,6 +155,11 @@ def _table(figures: dict[str, Any]) -> str:
         f"tokens_per_step  {figures['tokens_per_step']:.3f}",
         *(f"  {printable(task):14} {value:.3f}" for task, value in figures["per_task"].items()),
         f"rows_per_token   {figures['rows_per_token']:.3f}",
+        *(
+            [f"known rows       {figures['known_rows']:.3f}"]
+            if figures["known_rows"] is not None
+            else []
+        ),
         *(
             f"{call} p50 / p99  {figures[f'{call}_us']['p50']} / {figures[f'{call}_us']['p99']} us"
             for call in ("propose", "accept", "step")

@@ -12,17 +12,37 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.errors import CoordgenError, OptionError, arguments
 from coordgen_rs.errors.json_text import JsonTextError, read_json_lines
 from coordgen_rs.lab.replay.cells import Row, sha256_of
+from coordgen_rs.lab.replay.rows import RecordedRows
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _PASSAGE = "<PASSAGE>"
 _MOST_LINE_BYTES = 64 << 20
+_MOST_IDS = 1 << 24  # of a vocabulary, as in the core
 
 
 class RecordsError(CoordgenError):
     """A file of records cannot be used; the message names the file and the line."""
+
+
+class TokenizedRecord(NamedTuple):
+    """A record as its model saw it.
+
+    Attributes:
+        task: The record's task.
+        prompt: `(tokens,) u32`.
+        answer: `(tokens,) u32`, the end token included.
+        end_token_ids: What ends an answer of the model, and stands nowhere else in this one.
+        rows: What the model held likely; None where the record does not tell it.
+    """
+
+    task: str
+    prompt: NDArray[np.uint32]
+    answer: NDArray[np.uint32]
+    end_token_ids: tuple[int, ...] = ()
+    rows: RecordedRows | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +55,8 @@ class Record:
         prompt: All that the model was asked, its context included.
         answer: What it said.
         turns: Earlier turns of the conversation, (user, assistant).
+        tokens: The record in the tokens of the model, where they stand there.
+        vocab_size: Of these tokens; 0 where there are none.
     """
 
     id: str
@@ -42,23 +64,34 @@ class Record:
     prompt: str
     answer: str
     turns: list[tuple[str, str]] = field(default_factory=list)
+    tokens: TokenizedRecord | None = field(default=None, compare=False)
+    vocab_size: int = 0
 
 
 def read_records(
-    path: Path, *, output_of: str | None = None, limit: int | None = None, half: int | None = None
+    path: Path,
+    *,
+    output_of: str | None = None,
+    limit: int | None = None,
+    half: int | None = None,
+    tokenizer_sha256: str | None = None,
 ) -> list[Record]:
     """The records of a file, in its order.
 
     Args:
         path: Lines with `id, task, prompt, output` and, where given, `context` (put where the
             prompt says `<PASSAGE>`, else before it unless one holds the other), `outputs` (model
-            name to text) and `history` (earlier turns with `user` and `assistant`).
+            name to text) and `history` (earlier turns with `user` and `assistant`). Those of
+            `coordgen bench --records` also have `prompt_ids, answer_ids, end_token_ids, vocab_size,
+            tokenizer_sha256`, tokens that are taken as they stand, and `top8`, see `RecordedRows`.
         output_of: A model named in `outputs`, or as `model`; None takes `output`.
         limit: Read only so many lines.
         half: Of these, only every other one: 0 from the first on, 1 from the second; None for all.
+        tokenizer_sha256: That of the tokenizer whose tokens they must be; None for any.
 
     Raises:
-        RecordsError: No line, or one that is no such object, or a model without an answer in it.
+        RecordsError: No line, or one that is no such object, or a model without an answer in it, or
+            tokens of another tokenizer.
         OSError: The file cannot be read.
     """
     records: list[Record] = []
@@ -67,8 +100,8 @@ def read_records(
             if limit is not None and len(records) == limit:
                 break
             try:
-                records.append(_record(fields, output_of))
-            except (ValueError, TypeError, KeyError) as error:
+                records.append(_record(fields, output_of, tokenizer_sha256))
+            except (CoordgenError, ValueError, TypeError, KeyError) as error:
                 raise RecordsError(f"{path}, line {number}: {_cause(error)}") from error
     except JsonTextError as error:
         raise RecordsError(str(error)) from error
@@ -80,7 +113,7 @@ def read_records(
     return chosen
 
 
-def _record(fields: Any, output_of: str | None) -> Record:
+def _record(fields: Any, output_of: str | None, tokenizer_sha256: str | None) -> Record:
     if not isinstance(fields, dict):
         raise TypeError("not an object")
     prompt = _text(fields, "prompt")
@@ -92,6 +125,9 @@ def _record(fields: Any, output_of: str | None) -> Record:
     elif context not in prompt:
         prompt = f"{context}\n{prompt}"
     turns = fields.get("history")
+    has_tokens = "prompt_ids" in fields and output_of in (None, fields.get("model"))
+    if has_tokens and tokenizer_sha256 not in (None, fields["tokenizer_sha256"]):
+        raise ValueError("its tokens are of another tokenizer")
     return Record(
         id=_text(fields, "id"),
         task=_text(fields, "task"),
@@ -100,7 +136,25 @@ def _record(fields: Any, output_of: str | None) -> Record:
         turns=[(_text(turn, "user"), _text(turn, "assistant")) for turn in turns]
         if isinstance(turns, list)
         else [],
+        tokens=_tokens(fields) if has_tokens else None,
+        vocab_size=fields["vocab_size"] if has_tokens else 0,
     )
+
+
+def _tokens(fields: dict[str, Any]) -> TokenizedRecord:
+    vocab_size = arguments.count("'vocab_size'", fields["vocab_size"], most=_MOST_IDS)
+    prompt, answer, ends = (
+        arguments.token_ids(f"'{name}'", fields[name], vocab_size)
+        for name in ("prompt_ids", "answer_ids", "end_token_ids")
+    )
+    if not len(prompt) or not len(answer):
+        raise ValueError("no tokens in 'prompt_ids' or 'answer_ids'")
+    if np.isin(answer[:-1], ends).any():
+        raise ValueError("'answer_ids' go on behind an end token")
+    rows = None
+    if "top8" in fields:
+        rows = RecordedRows.parse(fields["top8"], np.concatenate([prompt, answer]), vocab_size)
+    return TokenizedRecord(_text(fields, "task"), prompt, answer, tuple(ends.tolist()), rows)
 
 
 def _answer(fields: dict[str, Any], output_of: str | None) -> str:
@@ -168,24 +222,10 @@ TEMPLATES = {
 }
 
 
-class TokenizedRecord(NamedTuple):
-    """A record as its model saw it.
-
-    Attributes:
-        task: The record's task.
-        prompt: `(tokens,) u32`.
-        answer: `(tokens,) u32`, the end token included.
-        end_token_ids: What ends an answer of the model, and stands nowhere else in this one.
-    """
-
-    task: str
-    prompt: NDArray[np.uint32]
-    answer: NDArray[np.uint32]
-    end_token_ids: tuple[int, ...] = ()
-
-
 def tokenize(record: Record, template: Template, tokenizer: Tokenizer) -> TokenizedRecord:
     """The token ids of a record's prompt and answer."""
+    if record.tokens is not None:
+        return record.tokens
     text = template.start
     for user, assistant in record.turns:
         text += template.user.format(text=user)
@@ -223,7 +263,7 @@ class Source:
     Attributes:
         data: The file.
         tokenizer: The directory with the `tokenizer.json`.
-        template: The name of the chat format.
+        template: The name of the chat format; None where the records have tokens.
         output_of: The model whose answers are used; None for the field `output`.
         limit: Only so many records; None for all.
         half: Of these, only every other one, from the first (0) or the second (1) on; None for all.
@@ -231,7 +271,7 @@ class Source:
 
     data: Path
     tokenizer: Path
-    template: str
+    template: str | None
     output_of: str | None = None
     limit: int | None = None
     half: int | None = None
@@ -254,10 +294,21 @@ def tokenized(source: Source) -> tuple[list[TokenizedRecord], int]:
     """The records, and the size of their vocabulary.
 
     Cells of one file that follow each other in a process read it once.
+
+    Raises:
+        OptionError: There is no template, and a record without tokens.
+        RecordsError, BundleError: Same as in `read_records`, `open_tokenizer`.
     """
-    template = TEMPLATES[source.template]
+    template = TEMPLATES[source.template or "none"]
     tokenizer = open_tokenizer(source.tokenizer, template)
     records = read_records(
-        source.data, output_of=source.output_of, limit=source.limit, half=source.half
+        source.data,
+        output_of=source.output_of,
+        limit=source.limit,
+        half=source.half,
+        tokenizer_sha256=sha256_of(source.tokenizer / "tokenizer.json"),
     )
-    return [tokenize(record, template, tokenizer) for record in records], tokenizer.vocab_size
+    if source.template is None and any(record.tokens is None for record in records):
+        raise OptionError(f"{source.data} has records without tokens: --template is missing")
+    vocab_size = max(tokenizer.vocab_size, *(record.vocab_size for record in records))
+    return [tokenize(record, template, tokenizer) for record in records], vocab_size

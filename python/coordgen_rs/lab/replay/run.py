@@ -27,6 +27,7 @@ from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.lab.replay.records import TokenizedRecord
+from coordgen_rs.lab.replay.rows import RecordedRows
 from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
 
 
@@ -40,6 +41,7 @@ class RecordedSession:
 
     Attributes:
         answer: `(tokens,) u32`, what it says to the next prompt.
+        has_rows: Whether it tells the rows of the next prompt.
     """
 
     end_token_ids: Sequence[int] = ()
@@ -53,11 +55,15 @@ class RecordedSession:
         self.step_inputs = [_inputs(rows, capacity + widths[-1]) for rows in widths]
         self.length = self._prompt_len = 0
         self.answer: NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self.has_rows = False
 
     def prefill(
         self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
-        """Commit the prompt but for its last token; nothing is called."""
+        """Commit the prompt but for its last token; for logits, tell the places of its tokens."""
+        if self.has_rows and on_logits is not None:
+            places: Any = np.arange(len(token_ids))
+            on_logits(places)
         self.length += len(token_ids)
         self._prompt_len = self.length + 1
         return None
@@ -79,11 +85,34 @@ class RecordedSession:
 
 
 class RecordedDrafter(WrappedDrafter):
-    """A drafter that verifies against a recorded answer instead of logits."""
+    """A drafter that verifies against a recorded answer instead of logits.
+
+    Attributes:
+        rows: What the target held likely; None where the record does not tell it.
+    """
+
+    rows: RecordedRows | None = None
+    _root = 0
+
+    def prefilled(self, logits: NDArray[Any]) -> None:
+        """Tell the sources of the rows at these places, `(tokens,) i64`, of the prompt."""
+        if self.rows is not None:
+            self.drafter.prefilled_top_k(*self.rows.top_k(logits))
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Same as in `Drafter`."""
+        self._root = past_len
+        return self.drafter.propose(past_len)
 
     def accept(self, logits: NDArray[Any]) -> Accepted:
         """Verify the tree against what is left of the answer, `(tokens,) u32`."""
-        return self.drafter.accept_recorded(logits)
+        if self.rows is None:
+            return self.drafter.accept_recorded(logits)
+        return self.drafter.accept_recorded(logits, self.rows.top_k(self.places(self.rows)))
+
+    def places(self, rows: RecordedRows) -> NDArray[np.int64]:
+        """The row of each node of the last tree, -1 where it is not on the record."""
+        return rows.places(self._root, *self.drafter.draft)
 
 
 def _inputs(rows: int, slots: int) -> StepInputs:
@@ -102,15 +131,22 @@ OnStep = Callable[
 """Told of every step: the record, the tree (token ids and parents), what is left of the answer."""
 
 
-def _can_replay(name: str) -> bool:
+def _can_replay(name: str, *, recorded: bool) -> bool:
     try:
-        return bool(draft_method(name).sources(recorded=True))
+        return bool(draft_method(name).sources(recorded=recorded))
     except OptionError:
         return False
 
 
-DRAFTERS = tuple(method.name for method in draft_methods() if _can_replay(method.name))
+DRAFTERS = tuple(it.name for it in draft_methods() if _can_replay(it.name, recorded=True))
 """The methods of the registry that draft without logits and without a draft model."""
+
+ROW_DRAFTERS = DRAFTERS + tuple(
+    it.name
+    for it in draft_methods()
+    if it.name not in DRAFTERS and _can_replay(it.name, recorded=False)
+)
+"""These, then those that only records with rows can replay."""
 
 
 @dataclass
@@ -124,6 +160,7 @@ class ReplayResult:
         tokens: Tokens given out, end tokens included.
         steps: Verifications.
         rows: Rows verified: the nodes of all trees, their roots included.
+        known_rows: Those of them that the records tell; None where they tell none.
         per_task: Task to (tokens, steps).
         propose_us: Microseconds of every `propose`, step inputs included.
         accept_us: Microseconds of the `accept` of the same step, learning included.
@@ -137,6 +174,7 @@ class ReplayResult:
     tokens: int = 0
     steps: int = 0
     rows: int = 0
+    known_rows: int | None = None
     per_task: dict[str, tuple[int, int]] = field(default_factory=dict)
     propose_us: list[float] = field(default_factory=list)
     accept_us: list[float] = field(default_factory=list)
@@ -158,6 +196,11 @@ class ReplayResult:
         return self.tokens / max(self.steps, 1)
 
     @property
+    def known_share(self) -> float | None:
+        """Which share of the rows verified the sources learned from as a live run's would."""
+        return None if self.known_rows is None else self.known_rows / max(self.rows, 1)
+
+    @property
     def rows_per_token(self) -> float:
         """Rows verified for each token given out; plain decoding verifies one."""
         return self.rows / max(self.tokens, 1)
@@ -173,6 +216,7 @@ class ReplayResult:
             "steps": self.steps,
             "tokens_per_step": round(self.tokens_per_step, 4),
             "rows_per_token": round(self.rows_per_token, 4),
+            "known_rows": None if self.known_share is None else round(self.known_share, 4),
             "per_task": {task: round(tokens / steps, 4) for task, (tokens, steps) in tasks},
             "propose_us": _percentiles(self.propose_us),
             "accept_us": _percentiles(self.accept_us),
@@ -185,7 +229,7 @@ class ReplayResult:
 def replay(
     records: Iterable[TokenizedRecord],
     *,
-    drafter: str = "auto",
+    drafter: str | Sequence[str] = "auto",
     budget: int = 16,
     history: str = "none",
     commit: str = "compact",
@@ -196,8 +240,10 @@ def replay(
     """Replay recorded answers through a drafter, one record after another.
 
     Args:
-        records: The recorded requests.
-        drafter: One of `DRAFTERS`.
+        records: The recorded requests. Where all tell what the target held likely, sources that
+            learn from logits draft, too: from the rows of the prompt, and of those nodes that are
+            on the record.
+        drafter: One of `DRAFTERS`, of records with rows of `ROW_DRAFTERS`; or names of sources.
         budget: Draft tokens a step, 1 to `MOST_BUDGET`; the step has a row more, for the root.
         history: "none", or "earlier-requests": earlier records draft for later ones.
         commit: "compact" gives out every accepted token at once, as the literature counts;
@@ -222,11 +268,20 @@ def replay(
     vocab_size += 1
     session = RecordedSession([budget + 1], vocab_size, longest + beyond)
     session.end_token_ids = sorted({one for record in records for one in record.end_token_ids})
-    sources = draft_method(drafter).sources(
-        recorded=True,
-        common_phrases=phrases is not None,
-        earlier_requests=history == "earlier-requests",
-    )
+    session.has_rows = bool(records) and all(record.rows is not None for record in records)
+    if isinstance(drafter, str):
+        method = draft_method(drafter)
+        tree, sources = (
+            method.tree,
+            method.sources(
+                free_rows=True,
+                recorded=not session.has_rows,
+                common_phrases=phrases is not None,
+                earlier_requests=history == "earlier-requests",
+            ),
+        )
+    else:
+        tree, sources = "best-first", arguments.names("drafter", drafter)
     core = Drafter(
         session.step_inputs,
         vocab_size,
@@ -234,11 +289,14 @@ def replay(
         commit=commit,
         end_token_ids=session.end_token_ids,
         phrases=phrases,
+        tree=tree,
     )
-    result = ReplayResult(drafter, budget)
+    name = drafter if isinstance(drafter, str) else ",".join(drafter)
+    result = ReplayResult(name, budget, known_rows=0 if session.has_rows else None)
     timed = _TimedDrafter(core, behind, result, on_step)
     for record in records:
         session.answer, timed.record = record.answer, record
+        timed.rows = record.rows if session.has_rows else None
         num_left, num_steps = len(record.answer), 0
         with closing(
             generate(session, record.prompt, max_new_tokens=num_left + beyond, drafter=timed)
@@ -278,7 +336,7 @@ class _TimedDrafter(RecordedDrafter):
 
     def propose(self, past_len: int) -> StepInputs:
         start = time.perf_counter()
-        inputs = self.drafter.propose(past_len)
+        inputs = super().propose(past_len)
         self._result.propose_us.append(1e6 * (time.perf_counter() - start))
         self._result.rows += inputs.num_nodes
         return inputs
@@ -287,6 +345,9 @@ class _TimedDrafter(RecordedDrafter):
         if self._on_step is not None and self.record is not None:
             self._on_step(self.record, self.drafter.draft, logits)
         said = np.append(logits, self._behind)
+        if self.rows is not None:
+            known = int((self.places(self.rows) >= 0).sum())
+            self._result.known_rows = (self._result.known_rows or 0) + known
         start = time.perf_counter()
         accepted = super().accept(said)
         self._result.accept_us.append(1e6 * (time.perf_counter() - start))

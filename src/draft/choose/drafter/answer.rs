@@ -4,10 +4,11 @@
 
 use super::Drafter;
 use crate::constraint::keep_allowed;
+use crate::draft::source::TopKRows;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::logits::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
-use crate::logits::top_k::TopK;
+use crate::logits::top_k::{TOP_K, TopK};
 use crate::logits::{Logits, argmax};
 use crate::sampling::{Sampling, SeenTokens};
 use crate::tree::draft_tree::DraftTree;
@@ -25,8 +26,13 @@ pub(super) enum Answer<'a> {
         /// Number of tokens that the request gave out before.
         num_given: usize,
     },
-    /// A recorded answer, from its next token on.
-    Recorded(&'a [TokenId]),
+    /// A recorded answer.
+    Recorded {
+        /// From its next token on.
+        answer: &'a [TokenId],
+        /// What the target held likely after each node, where that is on the record, too.
+        rows: Option<TopKRows<'a>>,
+    },
 }
 
 impl<'a> Answer<'a> {
@@ -46,7 +52,7 @@ impl<'a> Answer<'a> {
             Self::Computed { scores, vocab_size, .. } => {
                 Some(Logits::new(scores, scores.len() / vocab_size, *vocab_size).expect("checked"))
             }
-            Self::Recorded(_) => None,
+            Self::Recorded { .. } => None,
         }
     }
 
@@ -103,7 +109,7 @@ impl<'a> Answer<'a> {
                 };
                 said.map(Some)
             }
-            Self::Recorded(answer) => Self::recorded(answer, tree, node),
+            Self::Recorded { answer, .. } => Self::recorded(answer, tree, node),
         }
     }
 
@@ -120,19 +126,27 @@ impl<'a> Answer<'a> {
 
     /// What the target would say after a rejected `node`: its likeliest token, whatever it chooses
     /// elsewhere. It only feeds drafts, and the likeliest is the best of them; to draw it would cost
-    /// several times as much. `None` where its row is unusable or its path leaves the record.
+    /// several times as much. `None` where its row is unusable or not on the record.
     pub fn would_say(&self, tree: &DraftTree, node: NodeId) -> Option<TokenId> {
         match self {
             Self::Computed { .. } => self.logits()?.argmax(node).ok(),
-            Self::Recorded(answer) => Self::recorded(answer, tree, node).ok().flatten(),
+            Self::Recorded { rows: Some(_), .. } => Some(self.likely(tree, node)?.token_ids[0]),
+            Self::Recorded { answer, .. } => Self::recorded(answer, tree, node).ok().flatten(),
         }
     }
 
-    /// What the target holds likely after `node`: of a recorded answer, what it says.
+    /// What the target holds likely after `node`: of a recorded answer its row, `None` where that is
+    /// unknown; or what it says, where no rows are known.
     pub fn likely(&self, tree: &DraftTree, node: NodeId) -> Option<TopK> {
         match self {
             Self::Computed { .. } => self.logits()?.top_k(node),
-            Self::Recorded(_) => self.would_say(tree, node).map(TopK::certain),
+            Self::Recorded { rows: None, .. } => self.would_say(tree, node).map(TopK::certain),
+            Self::Recorded { rows: Some(rows), .. } => {
+                let row = node.index() * TOP_K..(node.index() + 1) * TOP_K;
+                let token_ids = rows.token_ids[row.clone()].try_into().ok()?;
+                let probabilities: [f32; TOP_K] = rows.probabilities[row].try_into().ok()?;
+                (probabilities[0] > 0.0).then_some(TopK { token_ids, probabilities })
+            }
         }
     }
 }

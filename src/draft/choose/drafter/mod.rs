@@ -29,9 +29,10 @@ use crate::draft::choose::model_choice::{ModelChoice, ModelPrice};
 pub use crate::draft::choose::origins::{SourceStatistics, Statistics};
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
-use crate::draft::source::{DraftSource, Verification};
+use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
+use crate::logits::top_k::TOP_K;
 use crate::sampling::{Sampling, SeenTokens, check_vocab_size};
 use crate::verify::verify;
 
@@ -164,6 +165,33 @@ impl Drafter {
         Ok(())
     }
 
+    /// [`Drafter::prefilled`] of rows that are reduced already, as a record has them: token ids and
+    /// probabilities `(rows, TOP_K)`. Fails too when they are no such rows, or a token is unknown.
+    pub fn prefilled_top_k(&mut self, token_ids: &[TokenId], probabilities: &[f32]) -> Result<()> {
+        let rows = self.reduced((token_ids, probabilities), token_ids.len().div_ceil(TOP_K))?;
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        let first_position = request.position_of(token_ids.len(), TOP_K)?;
+        self.sources.prefilled_top_k(&TopKRows { first_position, ..rows });
+        request.num_prefilled += token_ids.len() / TOP_K;
+        Ok(())
+    }
+
+    /// Token ids and probabilities as so many rows. Fails when they are not, or a token is unknown.
+    fn reduced<'a>(
+        &self,
+        (token_ids, probabilities): (&'a [TokenId], &'a [f32]),
+        num_rows: usize,
+    ) -> Result<TopKRows<'a>> {
+        let (what, expected) = ("recorded rows", num_rows * TOP_K);
+        if let Some(got) =
+            [token_ids.len(), probabilities.len()].into_iter().find(|&it| it != expected)
+        {
+            return Err(Error::WrongLength { what, got, expected });
+        }
+        self.check_tokens(token_ids)?;
+        Ok(TopKRows { first_position: 0, k: TOP_K, token_ids, probabilities })
+    }
+
     /// How the target's tokens are chosen from its logits: by `sampling`, or greedily without one.
     ///
     /// Fails when it has a bias on a token that is not in the vocabulary.
@@ -290,10 +318,23 @@ impl Drafter {
     /// proposed, the record ends before the answer does, or a token of it that this step reaches is
     /// not in the vocabulary.
     pub fn accept_recorded(&mut self, answer: &[TokenId]) -> Result<Commit> {
+        self.accept_recorded_rows(answer, None)
+    }
+
+    /// [`Drafter::accept_recorded`] of a record that also has what the target held likely after the
+    /// nodes: token ids and probabilities, `(nodes, TOP_K)`, all 0 for a node whose row is unknown.
+    /// Fails too when they are no such rows.
+    pub fn accept_recorded_rows(
+        &mut self,
+        answer: &[TokenId],
+        rows: Option<(&[TokenId], &[f32])>,
+    ) -> Result<Commit> {
         self.pending()?;
+        let num_nodes = self.draft.tree().num_nodes();
+        let rows = rows.map(|rows| self.reduced(rows, num_nodes)).transpose()?;
         let deepest = self.draft.tree().depths().iter().max().map_or(0, |&depth| depth as usize);
         self.check_tokens(&answer[..answer.len().min(deepest + 1)])?;
-        self.accept_answer(Answer::Recorded(answer))
+        self.accept_answer(Answer::Recorded { answer, rows })
     }
 
     /// What waits for its answer, and the request.

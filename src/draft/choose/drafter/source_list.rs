@@ -82,10 +82,13 @@ impl SourceList {
         let (token_ids, probabilities) = (&mut self.top_k.0, &mut self.top_k.1);
         top_k_rows(logits, vocab_size, first_position, token_ids, probabilities)?;
         let rows = TopKRows { first_position, k: TOP_K, token_ids, probabilities };
-        for source in &mut self.sources {
-            source.prefilled(&rows);
-        }
+        self.sources.iter_mut().for_each(|source| source.prefilled(&rows));
         Ok(())
+    }
+
+    /// The same of rows that are reduced already.
+    pub fn prefilled_top_k(&mut self, rows: &TopKRows<'_>) {
+        self.sources.iter_mut().for_each(|source| source.prefilled(rows));
     }
 
     /// Tells them what a verification saw, then what was given out.

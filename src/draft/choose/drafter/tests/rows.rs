@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::constraint::{Allowed, Constraint};
+use crate::draft::methods::source_named;
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::lookup_table::SharedTable;
 use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::reuse::DraftReuse;
+use crate::logits::top_k::top_k_rows;
 use crate::tree::draft_tree::strategies;
 use std::sync::Arc;
 
@@ -186,6 +188,52 @@ fn no_row_behind_the_answers_end_is_read() {
                 let said = answer_of(&mut drafter(), &side, &of_side);
                 assert_eq!(said, (expected, draws(2 + again)), "{case:?}, on a side branch");
             }
+        }
+    }
+}
+
+proptest! {
+    /// The rows of all nodes are as good as their logits, those of the prompt, too.
+    #[test]
+    fn recorded_rows_teach_what_the_logits_do(
+        prompt in prop::collection::vec((0..VOCAB_SIZE as u32).prop_map(TokenId), 1..9),
+        commit in prop::sample::select(vec![CommitPolicy::Canonical, CommitPolicy::Compact]),
+    ) {
+        let names = ["automaton", "calibration", "reuse", "lookup-table"];
+        let new = || {
+            let sources = names.map(|name| source_named(name).unwrap());
+            let options = drafter(&[], commit, None, 9).options;
+            Drafter::new(sources.into(), options).unwrap()
+        };
+        let (mut live, mut replayed) = (new(), new());
+        let answer = plain(&prompt, TokenId(9), 40);
+        live.begin(&prompt, answer.len()).unwrap();
+        replayed.begin(&prompt, answer.len()).unwrap();
+        let (mut ids, mut shares) = (Vec::new(), Vec::new());
+        let mut scores = vec![0.0; (prompt.len() - 1) * VOCAB_SIZE];
+        for end in 1..prompt.len() {
+            scores[(end - 1) * VOCAB_SIZE + says(&prompt[..end]).0 as usize] = 1.0;
+        }
+        top_k_rows(&scores, VOCAB_SIZE, 0, &mut ids, &mut shares).unwrap();
+        live.prefilled(&scores).unwrap();
+        replayed.prefilled_top_k(&ids, &shares).unwrap();
+        let mut text = prompt;
+        while live.finish_reason().is_none() {
+            let step = live.propose(text.len() - 1).unwrap();
+            prop_assert_eq!(replayed.propose(text.len() - 1).unwrap(), step);
+            prop_assert_eq!(replayed.tree(), live.tree());
+            let mut scores = run_step(&live, &text, [1, 3, 8][step]);
+            let seen = &scores[..live.tree().num_nodes() * VOCAB_SIZE];
+            top_k_rows(seen, VOCAB_SIZE, 0, &mut ids, &mut shares).unwrap();
+            let rest = &answer[answer.len() - live.request.as_ref().unwrap().remaining..];
+            let short = replayed.accept_recorded_rows(rest, Some((&ids[1..], &shares)));
+            let is_refused = matches!(short, Err(Error::WrongLength { what: "recorded rows", .. }));
+            prop_assert!(is_refused);
+            let rows = Some((&ids[..], &shares[..]));
+            let replayed = replayed.accept_recorded_rows(rest, rows).unwrap();
+            let accepted = live.accept(&mut scores).unwrap();
+            prop_assert_eq!(&replayed, &accepted);
+            text.extend(accepted.token_ids);
         }
     }
 }
