@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from checkpoints import ROOT
 from coordgen_rs._core import DynamicTree
 from coordgen_rs.lab.papers.command import MEASUREMENTS, schema
-from coordgen_rs.lab.papers.coordgen import distance, kind_of_rejection
+from coordgen_rs.lab.papers.coordgen import STRATEGIES, distance, kind_of_rejection
 from coordgen_rs.lab.papers.diaa import FIGURE_7, tree_of
 from coordgen_rs.lab.papers.edgellm import rouge_l
 from coordgen_rs.lab.papers.items import (
@@ -129,7 +129,13 @@ def built(bundle_of, tmp_path, monkeypatch):
     return tmp_path
 
 
-ONLY = ("DIAA Figure 7", "CoordGen Figure 8", "CoordGen Figure 4", "EdgeLLM Table I")
+ONLY = (
+    "DIAA Figure 7",
+    "CoordGen Figure 8",
+    "CoordGen Figure 8, live",
+    "CoordGen Figure 4",
+    "EdgeLLM Table I",
+)
 
 
 def test_a_run_is_written_as_its_schema_says(built, coordgen):
@@ -140,8 +146,17 @@ def test_a_run_is_written_as_its_schema_says(built, coordgen):
     Draft202012Validator.check_schema(schema())
     Draft202012Validator(schema()).validate(document)
     assert list(dict.fromkeys(row["item"] for row in document["rows"])) == [
-        *("CoordGen Figure 4", "CoordGen Figure 8", "EdgeLLM Table I", "DIAA Figure 7")
+        *(
+            "CoordGen Figure 4",
+            "CoordGen Figure 8",
+            "CoordGen Figure 8, live",
+            "EdgeLLM Table I",
+            "DIAA Figure 7",
+        )
     ]
+    by_item = {(row["item"], row["name"]): row["ours"] for row in document["rows"]}
+    live = [by_item["CoordGen Figure 8, live", name] for name in STRATEGIES]
+    assert live == [24, 19, 12, 12]
     planned = {row["name"]: row for row in document["rows"] if row["item"] == "CoordGen Figure 8"}
     assert [row["ours"] for row in planned.values()] == [24, 19, 12, 12]
     assert planned["sync"]["how"] == "simulated"

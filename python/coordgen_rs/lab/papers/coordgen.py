@@ -7,11 +7,20 @@ them stand those of this processor, which runs prefill and decoding, as in `NPU 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import PLAIN, Accepted, BlockCost, Drafter, StepInputs
+from coordgen_rs._core import (
+    PLAIN,
+    Accepted,
+    BlockCost,
+    Drafter,
+    SimulatedClock,
+    StepInputs,
+    Switcher,
+)
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter
@@ -24,6 +33,7 @@ from coordgen_rs.lab.fleet.tasks import in_own_process
 from coordgen_rs.lab.papers.items import Found, Measurement, Wanted, items
 from coordgen_rs.lab.plots import middle
 from coordgen_rs.lab.tables import ALL, NOT_POSSIBLE
+from coordgen_rs.runtime.device import GraphName
 
 PLD, SAM, COORDGEN = "prompt-lookup", "sam", "coordgen"
 ABLATION = {
@@ -65,6 +75,43 @@ def scheduling(wanted: Wanted) -> Iterator[Found]:
     yield Found("CoordGen Eq. 2", "k* of Figure 8", k, "simulated")
     for name, plan in plans.items():
         yield Found("CoordGen Figure 8", name, plan.makespan_us / _BLOCK_US, "simulated")
+        took = simulated_us([cost] * 6, name, num_chunks=2) / _BLOCK_US
+        yield Found("CoordGen Figure 8, live", name, took, "simulated")
+
+
+class _NoStore:
+    """Blocks of which nothing is loaded."""
+
+    def load(self, block: int, graph: GraphName) -> None:
+        """Nothing."""
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Nothing."""
+
+
+def simulated_us(costs: Sequence[BlockCost], strategy: str, num_chunks: int) -> int:
+    """Microseconds of a prompt through the switcher that sessions have, on a simulated clock.
+
+    Args:
+        costs: What the blocks cost.
+        strategy: How graphs are loaded; memory holds one of each block.
+        num_chunks: Chunks of the prompt, from the prefill graphs on.
+    """
+    clock, rows, pieces = SimulatedClock(), 256, 8
+    budget = sum(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)
+    request: dict[str, Any] = {"strategy": strategy, "memory_budget": budget, "clock": clock}
+    switcher = Switcher(_NoStore(), costs, rows, rows // pieces, **request)
+    switcher.only("prefill")
+    start = clock.now_us
+    switcher.begin(num_chunks * rows)
+    for _ in range(num_chunks):
+        switcher.begin_pass()
+        for block, cost in enumerate(costs):
+            is_whole = switcher.enter(block) == "prefill"
+            clock.advance(cost.prefill_compute_us if is_whole else pieces * cost.decode_compute_us)
+            switcher.leave()
+    switcher.finish()
+    return clock.now_us - start
 
 
 def breakdown(wanted: Wanted) -> Iterator[Found]:
@@ -332,7 +379,10 @@ def distance(answer: NDArray[np.integer], text: NDArray[np.uint32]) -> float:
 
 
 MEASUREMENTS = (
-    Measurement(("CoordGen Eq. 1", "CoordGen Eq. 2", "CoordGen Figure 8"), scheduling, needs=()),
+    Measurement(
+        ("CoordGen Eq. 1", "CoordGen Eq. 2", "CoordGen Figure 8", "CoordGen Figure 8, live"),
+        *(scheduling, False, ()),
+    ),
     Measurement(
         (
             *("CoordGen Figure 1", "CoordGen Figure 2", "CoordGen Figure 13"),
