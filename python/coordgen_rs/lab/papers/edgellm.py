@@ -134,6 +134,9 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
         yield Found("EdgeLLM Figure 16", "s/token", _per_token(tallies, ALL, EDGELLM))
     if {SP, EDGELLM} <= {*known}:
         yield from spread("EdgeLLM Figure 16", "over SP", gains(SP, EDGELLM))
+    for bound in ("least", "most") if SP not in known else ():
+        name = f"over SP, {bound}"
+        yield Found("EdgeLLM Figure 16", name, None, NOT_POSSIBLE, wanted.lack(SP))
     for name, (before, after) in BARS.items():
         lacks = wanted.lack(before) or wanted.lack(after)
         if not lacks:
@@ -159,7 +162,7 @@ def rows(wanted: Wanted) -> Iterator[Found]:
     """Figures 5 and 11: one step over ten rows, beside ten of one row; loads are slow."""
     times = _medians(streamed(wanted).session, 64, 10)
     wide = step_us(times, _ROWS)
-    yield Found("EdgeLLM Figure 5", "10 tokens, most", _ROWS * times[1] / wide)
+    yield from spread("EdgeLLM Figure 5", "10 tokens", [_ROWS * times[1] / wide])
     yield Found("EdgeLLM Figure 11", "10 rows beside 1", wide / times[1])
 
 
