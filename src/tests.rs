@@ -21,8 +21,14 @@ const CRATE: &[&[&str]] = &[
 ];
 
 /// Those of `draft`.
-const DRAFT: &[&[&str]] =
-    &[&["token_variants"], &["source"], &["sources"], &["choose"], &["methods"], &["host"]];
+const DRAFT: &[&[&str]] = &[
+    &["setting", "token_variants"],
+    &["source"],
+    &["sources"],
+    &["choose"],
+    &["methods"],
+    &["host"],
+];
 
 fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

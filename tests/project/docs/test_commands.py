@@ -32,7 +32,11 @@ SMALLER = [
     (r"--quick", "--sections draft-length"),
     (r"(--methods plain,)(?:\S*?,)??(chain|auto)\S*", r"\1\2"),
     (r"(never_slower\.py) .*(int4-bundle)", r"\1 \2"),
-    (r"(coordgen bench [^|>#]*[^|>#\s])", r"\1 --limit 1 --max-new-tokens 4 --repeats 1"),
+    (r"(coordgen bench [^|>#]*--records [^|>#]*[^|>#\s])", r"\1 --limit 1 --max-new-tokens 4"),
+    (
+        r"(coordgen bench (?![^|>#]*--records)[^|>#]*[^|>#\s])",
+        r"\1 --limit 1 --max-new-tokens 4 --repeats 1",
+    ),
     (r"(python benches/never_slower\.py .*)", r"\1 --limit 1 --repeats 1 --max-new-tokens 4"),
     (r"(python benches/peers/compare\.py .*)", r"\1 --rounds 1"),
     (r"(coordgen papers [^|>#]*[^|>#\s])", r"\1 --only 'DIAA Figure 7'"),

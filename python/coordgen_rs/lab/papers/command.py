@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         BundleError: A model cannot be used.
         NotWrittenError: A result cannot be written; the message says where it is.
     """
-    wanted, chosen = _wanted(options), _chosen(options.only)
+    chosen, wanted = _chosen(options.only), _wanted(options)
     names = [open_bundle(path).path.name for path in (wanted.model, wanted.draft_model) if path]
     for name in ("json", "page", "table"):
         if getattr(options, name) is not None:

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::constraint::{Allowed, Constraint};
-use crate::draft::methods::source_named;
-use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::source::{Cursor, DraftSource, Learn, Propose, Successor};
+use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
+use crate::draft::sources::calibration::Calibration;
 use crate::draft::sources::lookup_table::SharedTable;
 use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::reuse::DraftReuse;
@@ -199,11 +200,15 @@ proptest! {
         prompt in prop::collection::vec((0..VOCAB_SIZE as u32).prop_map(TokenId), 1..9),
         commit in prop::sample::select(vec![CommitPolicy::Canonical, CommitPolicy::Compact]),
     ) {
-        let names = ["automaton", "calibration", "reuse", "lookup-table"];
         let new = || {
-            let sources = names.map(|name| source_named(name).unwrap());
+            let sources: Vec<Box<dyn DraftSource>> = vec![
+                Box::new(SuffixAutomaton::new()),
+                Box::new(Calibration::default()),
+                Box::new(DraftReuse::default()),
+                Box::new(TableSource::new(SharedTable::default())),
+            ];
             let options = drafter(&[], commit, None, 9).options;
-            Drafter::new(sources.into(), options).unwrap()
+            Drafter::new(sources, options).unwrap()
         };
         let (mut live, mut replayed) = (new(), new());
         let answer = plain(&prompt, TokenId(9), 40);
