@@ -66,7 +66,7 @@ def _parser():
     parser = parser_of(__doc__)
     sets.add_options(parser)
     add_counts(parser, budgets=([8, 16, 32, 64], "draft tokens per step"))
-    parser.add_argument("--history", choices=HISTORIES, default="none")
+    parser.add_argument("--history", choices=HISTORIES[:2], default="none")
     add_json(parser)
     return parser
 

@@ -72,7 +72,7 @@ def test_each_setting_is_a_cell_of_its_own(logs):
     source = Source(logs[0], TOKENIZER, "none")
     settings = product(("auto", "sam"), (4, 8), HISTORIES, ("compact", "canonical"))
     cells = [ReplayCell(source, *chosen) for chosen in settings]
-    assert len({key_of(cell) for cell in cells}) == len(cells) == 16
+    assert len({key_of(cell) for cell in cells}) == len(cells) == 32
 
 
 def test_a_cell_that_fails_is_named_and_tried_again(coordgen, logs, tmp_path):

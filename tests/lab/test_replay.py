@@ -17,7 +17,7 @@ from coordgen_rs.lab.replay.records import (
     read_records,
     tokenize,
 )
-from coordgen_rs.lab.replay.run import DRAFTERS, replay
+from coordgen_rs.lab.replay.run import DRAFTERS, HISTORIES, replay
 from recorded.rule import replay_rule
 from word_records import write_records, write_tokenizer
 
@@ -86,7 +86,7 @@ def data(tmp_path):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("history", ["none", "earlier-requests"])
+@pytest.mark.parametrize("history", HISTORIES)
 @pytest.mark.parametrize("commit", ["compact", "canonical"])
 @pytest.mark.parametrize("budget", [1, 8])
 def test_every_drafter_says_every_record(drafter, history, commit, budget):
@@ -189,6 +189,16 @@ def test_a_session_drafts_from_earlier_records():
         together = replay(records, drafter=drafter, history="earlier-requests", vocab_size=9)
         assert together.steps < alone.steps
         assert together.memory_bytes > alone.memory_bytes
+
+
+def test_the_nearest_database_is_that_of_the_task_where_tasks_differ():
+    even, odd = make_records(2)
+    odd = odd._replace(prompt=odd.prompt + np.uint32(10), answer=odd.answer + np.uint32(10))
+    records = [even, odd] * 3
+    found = {name: replay(records, history=name, vocab_size=20).steps for name in HISTORIES}
+    assert found["nearest"] == found["by-task"] < found["none"]
+    renamed = [record._replace(task="all") for record in records]
+    assert replay(renamed, history="nearest", vocab_size=20).steps < found["none"]
 
 
 def test_known_answer_of_prompt_lookup_on_spec_bench():

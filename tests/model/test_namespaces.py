@@ -2,12 +2,14 @@
 
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from checkpoints import ROOT
 from coordgen_rs import LookupTable, Model
 from coordgen_rs.errors import OptionError, PromptTooLongError
-from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.nearest import MOST_NAMES, Likeness, NearestNamespaces
+from coordgen_rs.store.history.store import HistoryStore, StoredRequest
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
 
@@ -65,8 +67,6 @@ def test_a_model_that_does_not_remember_answers_each_request_alike(bundle):
 
 
 def test_a_given_table_learns_for_each_namespace_alone(bundle, tmp_path):
-    import numpy as np
-
     from coordgen_rs.generation.drafting.warm_up import _key
 
     with Model.open(bundle) as model:
@@ -91,6 +91,64 @@ def test_a_history_keeps_namespaces_apart(bundle, tmp_path):
             "b": 1,
             "own": 1,
         }
+
+
+def test_a_request_without_a_namespace_drafts_from_the_nearest_and_is_kept_in_its_own(
+    bundle, tmp_path
+):
+    far, near = TEXT[::-1], f"Once more: {TEXT}"
+    with Model.open(bundle, history=tmp_path) as model:
+        new = told(model.generate(near, namespace="new"))
+    with Model.open(bundle, history=tmp_path, namespace="own", nearest_namespace=True) as model:
+        model.generate(far, namespace="far", max_new_tokens=9)
+        model.generate(far, namespace="third", max_new_tokens=9)
+        first, again = (told(model.generate(near)) for _ in range(2))
+        other = told(model.generate(near, namespace="other"))
+    assert first[0] == again[0] == other[0] == new[0]
+    assert first[2] < new[2] == other[2]
+    with closing(HistoryStore(tmp_path, read_only=True)) as store:
+        kept = {found.namespace: found.num_requests for found in store.namespaces()}
+    assert kept == {"new": 1, "far": 1, "third": 1, "own": 2, "other": 1}
+
+
+def test_the_nearest_namespace_is_only_looked_for_where_there_is_a_history(bundle, coordgen):
+    with pytest.raises(OptionError, match="nearest_namespace needs a history"):
+        Model.open(bundle, nearest_namespace=True)
+    given = ("--model", bundle, "--nearest-namespace")
+    refused = coordgen("generate", *given, "--prompt", "a", code=2).err
+    assert "--nearest-namespace needs --history" in refused
+    served = coordgen(
+        "serve", bundle, *given[2:], "--history", bundle.parent / "history", code=2
+    ).err
+    assert "--nearest-namespace is for one user" in served
+
+
+def test_the_nearest_namespace_holds_most_of_what_few_others_hold():
+    numbers = np.random.default_rng(0)
+    common, own = numbers.integers(0, 1000, 40), numbers.integers(0, 1000, (3, 40))
+    likeness = Likeness()
+    assert likeness.nearest(common) is None
+    for name, tokens in zip("abc", own, strict=True):
+        likeness.add(name, np.concatenate([common, tokens]))
+    assert likeness.nearest(np.concatenate([common, own[0][:9], own[1][:20]])) == "b"
+    assert likeness.nearest(common) == "c"
+    assert likeness.nearest(common[:2]) is None
+    assert likeness.nearest(np.arange(1000, 1009)) is None
+    for number in range(MOST_NAMES - 1):
+        likeness.add(str(number), own[2])
+    assert likeness.nearest(own[1]) is None
+    assert len(likeness.grams) == MOST_NAMES
+
+
+def test_what_is_cleared_is_near_to_nothing(tmp_path):
+    tokens = np.arange(20, dtype=np.uint32)
+    nearest = NearestNamespaces(tmp_path)
+    assert nearest.nearest(tokens) is None
+    with closing(HistoryStore(tmp_path, fingerprint="f", vocab_size=99)) as store:
+        store.add([StoredRequest(name, 1.0, 5, tokens + at) for at, name in enumerate("ab")])
+        assert nearest.nearest(tokens) == "a"
+        store.clear("a")
+        assert nearest.nearest(tokens) == "b"
 
 
 def test_a_context_limits_prompt_and_answer_together(bundle):

@@ -44,6 +44,7 @@ _DRAFTS = (
 _HISTORY = (
     _of("history"),
     _of("namespace"),
+    _of("nearest_namespace"),
     option.history_max_tokens("--history-max-tokens N"),
     _of("fleet_history"),
     _of("fleet_namespace"),

@@ -167,6 +167,15 @@ class OpenOptions(SessionOptions, total=False):
     ]
     """Such as task and user; requests of other namespaces are not drafted from. Requests that do
     not name another one are of this one, "default" by default."""
+    nearest_namespace: Annotated[
+        bool,
+        Option(default=False),
+        ": a request that names no namespace drafts from the one whose requests are most like its "
+        "prompt; for one user's own: how fast answers come tells what others asked",
+    ]
+    """Whether a request that names no namespace drafts from that one of the history whose requests
+    its prompt is most like, of the newest 64; it is kept in the model's own all the same. How fast
+    answers come then tells what stands in others: only for namespaces of one user."""
     history_max_tokens: Annotated[int | None, Option(least=1)]
     """Most tokens that the history keeps; see `History`."""
     fleet_history: Annotated[
@@ -207,6 +216,7 @@ OPEN_OPTIONS = options_of(OpenOptions)
 """The options of opening a model, by name."""
 
 NEEDED = {
+    "nearest_namespace": "history",
     "fleet_namespace": "fleet_history",
     "history_max_tokens": "history",
     "prefix_store_size": "prefix_store",
@@ -235,7 +245,7 @@ def open_options(function: str, given: Mapping[str, Any]) -> OpenOptions:
     options: OpenOptions = record(function, OpenOptions, given)
     known: Mapping[str, Any] = options
     for name, needed in NEEDED.items():
-        if known[name] is not None and known[needed] is None:
+        if known[name] not in (None, False) and known[needed] is None:
             raise OptionError(f"{name} needs a {needed}, but there is none")
     for what, keeps in (
         ("a history", options["history"] is not None),

@@ -200,7 +200,8 @@ class ModelRequest:
         drafters: None decodes plainly.
         detokenize: What makes text of its steps.
         prefixes: What is kept of earlier requests; None for nothing, and until it has read.
-        drafts: What drafts for its namespace; None until it has read.
+        drafts: What drafts for it; None until it has read.
+        own: What keeps it: that of its own namespace.
         owner: Whose is what it uses until it is over. What others hold of a request is this alone:
             the request refers to its events, and so to who reads them.
         running: What is made of its steps; None until it has a slot.
@@ -222,6 +223,7 @@ class ModelRequest:
     detokenize: Callable[[Generator[Step]], Generator[Detokenized]]
     prefixes: PrefixPool | None = None
     drafts: DraftState | None = None
+    own: DraftState | None = None
     owner: Lease = field(default_factory=Lease)
     running: Generator[Detokenized] | None = None
     storing: Task[None] | None = None
@@ -241,7 +243,9 @@ class ModelRequest:
             HistoryError, HistoryMismatchError, LookupTableError: Same as in `Drafters.acquire`.
         """
         if self.drafters is not None:
-            self.drafts = self.drafters.acquire(self.namespace, self.owner)
+            self.drafts = self.own = self.drafters.acquire(self.namespace, self.owner)
+            if self.options["namespace"] is None:
+                self.drafts = self.drafters.nearest(self.own, self.prompt_ids, self.owner)
             if self.drafts.history is not None:
                 self.drafts.history.refresh()
         if prefixes is not None and self.reuse_prefix:
@@ -308,6 +312,6 @@ class ModelRequest:
 
     def add(self, prompt_ids: ArrayLike, answer_ids: ArrayLike) -> None:
         """Store the finished request; errors are those of `History.add_later`."""
-        if self.drafts is not None and self.drafts.history is not None:
-            history = self.drafts.history
+        if self.own is not None and self.own.history is not None:
+            history = self.own.history
             self.storing = history.add_later(prompt_ids, answer_ids, self.on_stored)

@@ -148,6 +148,11 @@ def run(options: argparse.Namespace) -> int:
     )
     models = find_models(options.model, options.models_dir, options.name)
     model_options.check(options)
+    option.refuse(
+        options,
+        ["nearest_namespace"],
+        "is for one user: answers would draft from what others asked, which shows in how they come",
+    )
     has_several = len(models) > 1
     if not has_several:
         check_path(models[0].path)

@@ -14,6 +14,9 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordgen_rs._core import (
     PLAIN,
     Drafter,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from coordgen_rs.loading.options import OpenOptions
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.store.background import Lease
+    from coordgen_rs.store.history.nearest import NearestNamespaces
     from coordgen_rs.store.history.requests import History
 
 
@@ -289,7 +293,8 @@ class Drafters:
         self.commit = chosen_commit(session, options["commit"])
         self._kept: OrderedDict[str, DraftState] = OrderedDict()  # the latest last
         self._dropped: list[DraftState] = []  # which requests may still draft from
-        self._right = RLock()  # to change the two: requests begin in several threads
+        self._right = RLock()  # to change these: requests begin in several threads
+        self._nearest: NearestNamespaces | None = None
         draft, method, self._model = options["draft"], None, None
         if isinstance(draft, str):
             method = draft_method(arguments.one_of("draft", draft, METHODS))
@@ -341,6 +346,28 @@ class Drafters:
                     kept.close()
                 self._dropped.remove(kept)
         return found
+
+    def nearest(
+        self, own: DraftState, prompt_ids: NDArray[np.uint32], user: "Lease | None" = None
+    ) -> DraftState:
+        """What drafts a prompt whose request names no namespace.
+
+        Args:
+            own: What would draft it otherwise, and does so unless the model was opened to look for
+                the namespace that the prompt is most like, and there is one.
+            prompt_ids: `(tokens,) u32`.
+            user: Same as in `acquire`, whose errors it raises.
+        """
+        history = self._options["history"]
+        if not self._options["nearest_namespace"] or history is None:
+            return own
+        from coordgen_rs.store.history.nearest import NearestNamespaces
+
+        with self._right:
+            if self._nearest is None:
+                self._nearest = NearestNamespaces(Path(history))
+            name = self._nearest.nearest(prompt_ids)
+        return own if name is None else self.acquire(name, user)
 
     def drafter_of(self, state: DraftState, session: Session | None = None) -> DraftProposer:
         """The drafter of a namespace for a sequence of the target, or for the target itself.

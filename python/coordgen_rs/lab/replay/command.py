@@ -63,7 +63,8 @@ def add_arguments(parser: Parser) -> None:
             "draft tokens per step; default 16"
         ),
         option.several(option.one_of("--history NAME,..", HISTORIES, default="none")).help(
-            "earlier-requests: methods that can also draft from earlier records; default none"
+            "which earlier records methods may also draft from: earlier-requests (all), by-task "
+            "(of the same task), nearest (of the task that the prompt is most like); default none"
         ),
         option.several(
             option.one_of("--commit NAME,..", ("compact", "canonical"), default="compact")

@@ -6,9 +6,11 @@ answer is, no drafter knows, but as in use it knows which token ends it: nothing
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from coordgen_rs._core import (
     Accepted,
     Drafter,
     PhraseTable,
+    SharedHistory,
     StepInputs,
     SwitchReport,
     draft_method,
@@ -29,6 +32,7 @@ from coordgen_rs.generation.loop import generate
 from coordgen_rs.lab.replay.records import TokenizedRecord
 from coordgen_rs.lab.replay.rows import RecordedRows
 from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
+from coordgen_rs.store.history.nearest import Likeness
 
 
 class RecordedSession:
@@ -123,7 +127,9 @@ def _inputs(rows: int, slots: int) -> StepInputs:
 MOST_BUDGET = 4_095
 """Draft tokens a step, many times what a target computes at once."""
 
-HISTORIES = ("none", "earlier-requests")
+HISTORIES = ("none", "earlier-requests", "by-task", "nearest")
+"""Which earlier records draft: none, all, those of the task, or of the task that the prompt is most
+like; so the last three are one database, an oracle's choice among several, and `Likeness`'s."""
 
 OnStep = Callable[
     [TokenizedRecord, tuple[NDArray[np.uint32], NDArray[np.uint32]], NDArray[np.uint32]], None
@@ -245,7 +251,7 @@ def replay(
             on the record.
         drafter: One of `DRAFTERS`, of records with rows of `ROW_DRAFTERS`; or names of sources.
         budget: Draft tokens a step, 1 to `MOST_BUDGET`; the step has a row more, for the root.
-        history: "none", or "earlier-requests": earlier records draft for later ones.
+        history: One of `HISTORIES`.
         commit: "compact" gives out every accepted token at once, as the literature counts;
             "canonical" feeds what was accepted on a side branch again.
         vocab_size: Number of ids of the tokenizer.
@@ -253,8 +259,8 @@ def replay(
         on_step: Called before each verification.
 
     Returns:
-        Counts and times. Each record is asked for in one request of a drafter that keeps what it
-        learned of its sources.
+        Counts and times. Each record is asked for in one request of a drafter, one for each
+        database, that keeps what it learned of its sources.
 
     Raises:
         OptionError: No such drafter, history or commit, or a budget out of range.
@@ -282,19 +288,28 @@ def replay(
         )
     else:
         tree, sources = "best-first", arguments.names("drafter", drafter)
-    core = Drafter(
-        session.step_inputs,
-        vocab_size,
-        sources=sources,
-        commit=commit,
-        end_token_ids=session.end_token_ids,
-        phrases=phrases,
-        tree=tree,
-    )
-    name = drafter if isinstance(drafter, str) else ",".join(drafter)
-    result = ReplayResult(name, budget, known_rows=0 if session.has_rows else None)
-    timed = _TimedDrafter(core, behind, result, on_step)
+    databases = defaultdict[str, SharedHistory](lambda: SharedHistory(vocab_size))
+    likeness = Likeness()
+    shown = drafter if isinstance(drafter, str) else ",".join(drafter)
+    result = ReplayResult(shown, budget, known_rows=0 if session.has_rows else None)
+
+    @cache
+    def drafter_of(name: str | None) -> _TimedDrafter:
+        core = Drafter(
+            session.step_inputs,
+            vocab_size,
+            sources=sources,
+            commit=commit,
+            end_token_ids=session.end_token_ids,
+            phrases=phrases,
+            tree=tree,
+            history=None if name is None else databases[name],
+        )
+        return _TimedDrafter(core, behind, result, on_step)
+
     for record in records:
+        name = record.task if history in ("by-task", "nearest") else None
+        timed = drafter_of((history == "nearest" and likeness.nearest(record.prompt)) or name)
         session.answer, timed.record = record.answer, record
         timed.rows = record.rows if session.has_rows else None
         num_left, num_steps = len(record.answer), 0
@@ -305,6 +320,10 @@ def replay(
                 num_left -= len(next(steps).token_ids)
                 num_steps += 1
             result.end_record(record.task, len(record.answer), num_steps, timed.memory_bytes())
+        if name is not None:
+            text = np.concatenate([record.prompt, record.answer])
+            databases[name].remember(text)
+            likeness.add(name, text)
     return result
 
 
