@@ -17,7 +17,7 @@ from coordgen_rs._core import PLAIN, Drafter, DynamicTree, LookupTable, StepInpu
 from coordgen_rs.generation.drafting.warm_up import save_table, warm_up
 from coordgen_rs.lab.bench.energy_and_memory import stage_peaks
 from coordgen_rs.lab.bench.latency import ClockedDrafter, ClockedHead
-from coordgen_rs.lab.bench.workbench import Tallies, Workbench, tallied
+from coordgen_rs.lab.bench.workbench import Tallies, Tally, Workbench, tallied
 from coordgen_rs.lab.fleet.tasks import in_own_process
 from coordgen_rs.lab.papers.items import Found, Measurement, Wanted
 from coordgen_rs.lab.tables import ALL, NOT_POSSIBLE
@@ -66,6 +66,9 @@ def methods(wanted: Wanted) -> Iterator[Found]:
         rate = float(np.median(rates)) if rates else None
         yield Found("DIAA Table 1", f"{row}, tokens/s", rate, "measured", lacks)
         yield Found("DIAA Table 1", f"{row}, ms", 1e3 / rate if rate else None, why=lacks)
+        if not lacks:
+            count = tallies[task, method][0].tokens_per_step
+            yield Found("DIAA Table 1", f"{row}, tokens per step", count)
         if task == ALL:
             yield Found("DIAA Table 2", f"{name}, {size}", _gain(tallies, method), why=lacks)
 
@@ -199,23 +202,26 @@ def _compared(wanted: Wanted, item: str, whole: str, named: dict[str, str]) -> I
         yield Found(item, whole, None, NOT_POSSIBLE, lacks)
         return
     tallies = wanted.tallies(named.values(), repeats=1, is_free=True)
-    rates = {name: tallies[ALL, method][0].tokens_per_step for name, method in named.items()}
+    sums = {name: tallies[ALL, method][0] for name, method in named.items()}
+    rates = {name: one.tokens_per_step for name, one in sums.items()}
     yield Found(item, whole, max(rates.values()), why=f"best: {max(rates, key=lambda n: rates[n])}")
-    for name, rate in rates.items():
-        yield Found(item, f"{name}, tokens per step", rate)
+    for name, one in sums.items():
+        yield Found(item, f"{name}, tokens per step", one.tokens_per_step)
+        yield Found(item, f"{name}, tokens/s", one.tokens / one.total_s)
 
 
 def initial_tables(wanted: Wanted) -> Iterator[Found]:
     """Figure 9: an empty table, and tables that have read each half of the other texts."""
-    item, rates = "DIAA Figure 9", {}
+    item, sums = "DIAA Figure 9", dict[str, Tally]()
     for name, share in (("first half", slice(0, None, 2)), ("second half", slice(1, None, 2))):
         with _tables(wanted, is_free=True, share=share) as (cold, warm):
             for named, bench in (("empty", cold), (name, warm)):
                 tallies = tallied(bench.answers((PLAIN, DIAA), bench.drafter, repeats=1))
-                rates[named] = tallies[ALL, DIAA][0].tokens_per_step
-    for name, rate in rates.items():
-        yield Found(item, f"{name}, tokens per step", rate)
-    warm_rates = [rate for name, rate in rates.items() if name != "empty"]
+                sums[named] = tallies[ALL, DIAA][0]
+    for name, one in sums.items():
+        yield Found(item, f"{name}, tokens per step", one.tokens_per_step)
+        yield Found(item, f"{name}, tokens/s", one.tokens / one.total_s)
+    warm_rates = [one.tokens_per_step for name, one in sums.items() if name != "empty"]
     named = "tokens per step by the table's first texts"
     yield Found(item, named, float(np.mean(warm_rates)), why="mean of the warmed-up tables")
 
