@@ -105,7 +105,8 @@ impl Method {
 
     /// A method of EdgeLLM's parts.
     const fn edgellm(name: &'static str, model: ModelShape, about: &'static str) -> Self {
-        Self { model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
+        let tree = if model.drafted_only { TreeShape::Drafted } else { TreeShape::BestFirst };
+        Self { tree, model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
     }
 
     /// The method of that name, and with the options that may follow it: `diaa:budget=60:threshold=0.01`.
@@ -284,7 +285,7 @@ pub const METHODS: &[Method] = &[
         most_drafted: Some(3),
         ..Method::edgellm(
             "mtp",
-            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            ModelShape::CHAIN,
             "the target's own head for further tokens alone: a chain of three",
         )
         .taking_mtp()
@@ -323,7 +324,7 @@ pub const METHODS: &[Method] = &[
         in_gaps: false,
         ..Method::edgellm(
             "chain",
-            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            ModelShape::CHAIN,
             "a chain of a draft model's likeliest tokens",
         )
     },

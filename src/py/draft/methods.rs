@@ -10,7 +10,7 @@ use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
 use crate::py::convert::Arg;
 
-/// "best-first", "chain", "static", or a `DynamicTree`.
+/// "best-first", "chain", "static", "drafted", or a `DynamicTree`.
 #[derive(FromPyObject, IntoPyObject)]
 pub enum TreeOption {
     Dynamic(PyDynamicTree),
@@ -30,6 +30,7 @@ impl TreeOption {
             TreeShape::BestFirst => Self::Name("best-first".into()),
             TreeShape::Chain => Self::Name("chain".into()),
             TreeShape::Static => Self::Name("static".into()),
+            TreeShape::Drafted => Self::Name("drafted".into()),
             TreeShape::Dynamic(core) => Self::Dynamic(PyDynamicTree { core }),
         }
     }
@@ -44,10 +45,11 @@ impl TreeOption {
             "best-first" => Ok(TreeShape::BestFirst),
             "chain" => Ok(TreeShape::Chain),
             "static" => Ok(TreeShape::Static),
+            "drafted" => Ok(TreeShape::Drafted),
             _ => Err(Error::BadOption {
                 what: "tree",
                 got: format!("{name:?}"),
-                must: "best-first, chain, static or a DynamicTree",
+                must: "best-first, chain, static, drafted or a DynamicTree",
             }),
         }
     }
@@ -122,7 +124,7 @@ impl PyDraftSource {
 #[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftMethod {
     spelling: String,
-    core: Method,
+    pub(crate) core: Method,
 }
 
 impl PyDraftMethod {

@@ -17,6 +17,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs._core import draft_method, draft_methods
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import DraftModelError, OptionError
 from coordgen_rs.generation.drafting.draft_model import ModelDrafter
@@ -111,6 +112,61 @@ def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
     drafter.begin(prompt, 20)  # another request, in the middle of nothing
     drafting.draft(12)
     assert model.session.length >= len(prompt)
+
+
+STRICT = [
+    method.name
+    for method in draft_methods()
+    if method.needs_draft_model and method.tree == "drafted"
+]
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("draft", STRICT)
+def test_all_that_is_drafted_is_verified_and_nothing_else(
+    session_of, model, draft, commit, monkeypatch
+):
+    session = session_of("embedded", "fp32")
+    costs = [StepCost(10.0 * 4**index, 0.0) for index in range(len(session.widths))]
+    monkeypatch.setattr(session, "step_costs", costs)  # rows that no draft pays for
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[314]).prompt)
+    drafter = make_drafter(session, draft, commit, draft_model=model)
+    num_before, carried = 0, 0
+    for step in generate(session, prompt, max_new_tokens=60, drafter=drafter, trees=True):
+        drafted, num_before = drafter.num_drafted - num_before, drafter.num_drafted
+        given = [source for source in step.tree.sources[1:] if source != "target"]
+        assert len(given) == drafted <= step.num_drafted
+        carried += step.num_drafted - drafted
+    assert num_before > 0
+    assert carried == 0 or commit == "canonical"
+
+
+def test_a_draft_by_count_has_so_many_tokens(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[315]).prompt)
+    for method in STRICT:
+        most = draft_method(method).most_drafted
+        if most is None:
+            continue
+        left = 30
+        drafter = make_drafter(session, method, "compact", draft_model=model)
+        for step in generate(session, prompt, max_new_tokens=left, drafter=drafter):
+            assert step.num_drafted == min(most, left - 1) or not step.token_ids
+            left -= len(step.token_ids)
+
+
+def test_drafting_goes_on_only_while_there_is_time_for_it(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    drafter.begin(prompt, 20)
+    assert not drafter.draft_on(1e9), "nothing was drafted that the target verifies"
+    drafter.propose(len(prompt) - 1)
+    assert not drafter.draft_on(0.0)
+    assert drafter.num_provisional == 0
+    assert drafter.draft_on(1e9)
+    assert drafter.num_provisional == 1
+    assert drafter.gap_s > 0
 
 
 def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):

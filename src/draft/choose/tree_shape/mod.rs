@@ -7,8 +7,8 @@ pub mod ranked_tree;
 
 use self::dynamic_tree::DynamicTreeOptions;
 use self::ranked_tree::{RankedTree, static_tree};
-use crate::draft::choose::acceptance::Proposal;
-use crate::draft::source::Propose;
+use crate::draft::choose::acceptance::{Agreement, Proposal};
+use crate::draft::source::{Cursor, Propose};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
@@ -25,6 +25,8 @@ pub enum TreeShape {
     Dynamic(DynamicTreeOptions),
     /// Token Recycling, from the first source alone.
     Static,
+    /// EdgeLLM (III-B): all that the first source says, whatever rows cost.
+    Drafted,
 }
 
 /// Builds the trees of a method that has a shape of its own.
@@ -32,7 +34,8 @@ pub enum TreeShape {
 pub struct ShapedTrees {
     /// `None` where the shape never changes.
     dynamic: Option<DynamicTreeOptions>,
-    shape: RankedTree,
+    /// `None` where it is whatever the source says.
+    shape: Option<RankedTree>,
     /// Steps that the shape was used in.
     age: usize,
 }
@@ -42,8 +45,9 @@ impl ShapedTrees {
     pub fn new(shape: TreeShape) -> Result<Option<Self>> {
         let (dynamic, shape) = match shape {
             TreeShape::BestFirst | TreeShape::Chain => return Ok(None),
-            TreeShape::Dynamic(options) => (Some(options.checked()?), RankedTree::default()),
-            TreeShape::Static => (None, static_tree()),
+            TreeShape::Dynamic(options) => (Some(options.checked()?), None),
+            TreeShape::Static => (None, Some(static_tree())),
+            TreeShape::Drafted => (None, None),
         };
         Ok(Some(Self { dynamic, shape, age: 0 }))
     }
@@ -75,10 +79,37 @@ impl ShapedTrees {
         if let Some(options) = self.dynamic {
             if self.age.is_multiple_of(options.update_interval) {
                 let (room, left) = (max_nodes - tree.num_nodes(), depth + 1 - tree.num_nodes());
-                self.shape = options.build(source, start, room, left);
+                self.shape = Some(options.build(source, start, room, left));
             }
             self.age += 1;
         }
-        self.shape.fill((0, source), start, (max_nodes, depth), tree, proposals);
+        match &self.shape {
+            Some(shape) => shape.fill((0, source), start, (max_nodes, depth), tree, proposals),
+            None => take_all(source, start, (max_nodes, depth), tree, proposals),
+        }
+    }
+}
+
+/// Appends what `source` says to `tree`, a chain so far, below its last node, where the source is at
+/// `start`: depth first by rank, so that nodes on the first path stand first.
+fn take_all(
+    source: &dyn Propose,
+    start: Cursor,
+    (max_nodes, depth): (usize, usize),
+    tree: &mut DraftTree,
+    proposals: &mut Vec<Option<Proposal>>,
+) {
+    let (mut node, mut cursor) = (NodeId(tree.num_nodes() as u32 - 1), start);
+    let (mut successors, mut waiting) = (Vec::new(), Vec::new());
+    while tree.num_nodes() < max_nodes {
+        successors.clear();
+        if (tree.depths()[node.index()] as usize) < depth {
+            source.successors(cursor, &mut successors);
+        }
+        waiting.extend(successors.iter().rev().map(|&next| (node, cursor.match_len, next)));
+        let Some((parent, match_len, next)) = waiting.pop() else { return };
+        (node, cursor) = (tree.push(parent, next.token), next.cursor);
+        let (probability, agreement) = (next.probability, Agreement::Unopposed);
+        proposals.push(Some(Proposal { source: 0, match_len, probability, agreement }));
     }
 }
