@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-use super::shape::{Growth, Lengths};
+use super::shape::Growth;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
@@ -179,18 +179,18 @@ impl Branches {
             self.tree.depths()[parent.index()] as usize + 2 - self.num_certain
         };
         let tails = pacer.tails.iter().enumerate().filter(|tail| depth(tail.1) < max_depth);
-        let lengths = match growth {
+        let whole_lengths = match growth {
             Growth::Chain | Growth::Surest => {
                 let surest = tails.max_by(|a, b| a.1.confidence.total_cmp(&b.1.confidence))?;
                 return Some(self.add(surest.0));
             }
-            Growth::Paced(lengths) => lengths,
+            Growth::Paced { whole_lengths } => whole_lengths,
         };
         let (tails, paced): (Vec<_>, Vec<_>) = tails
             .map(|(index, tail)| {
-                let len = match (lengths, tail.branch) {
-                    (Lengths::Own, branch) => branch.map_or(0, |branch| pacer.lens[branch]),
-                    (Lengths::Whole, branch) => depth(tail) - usize::from(branch.is_none()),
+                let len = match (whole_lengths, tail.branch) {
+                    (false, branch) => branch.map_or(0, |branch| pacer.lens[branch]),
+                    (true, branch) => depth(tail) - usize::from(branch.is_none()),
                 };
                 (index, Paced { confidence: tail.confidence, len })
             })
@@ -342,7 +342,7 @@ pub(crate) mod tests {
         seen
     }
 
-    const PACED: Growth = Growth::Paced(Lengths::Own);
+    const PACED: Growth = Growth::Paced { whole_lengths: false };
 
     fn grown(rule: u32, num_nodes: usize) -> Branches {
         let mut branches = Branches::below(&DraftTree::chain(&[TokenId(1), TokenId(2)]).unwrap());
@@ -365,20 +365,20 @@ pub(crate) mod tests {
                 let parent = before.pacer.drafted[tail.parent].node;
                 before.tree.depths()[parent.index()] as usize
             };
-            for lengths in [Lengths::Own, Lengths::Whole] {
+            for whole_lengths in [false, true] {
                 let shortfall = |tail: &Leaf| {
-                    let len = match (lengths, tail.branch) {
-                        (Lengths::Own, Some(branch)) => before.pacer.lens[branch],
-                        (Lengths::Own, None) => 0,
+                    let len = match (whole_lengths, tail.branch) {
+                        (false, Some(branch)) => before.pacer.lens[branch],
+                        (false, None) => 0,
                         // Certain are two tokens.
-                        (Lengths::Whole, Some(_)) => depth(tail),
-                        (Lengths::Whole, None) => depth(tail) - 1,
+                        (true, Some(_)) => depth(tail),
+                        (true, None) => depth(tail) - 1,
                     };
                     num_tokens * tail.confidence - len as f32
                 };
                 let most = before.pacer.tails.iter().map(shortfall).fold(f32::MIN, f32::max);
                 let mut branches = branches.clone();
-                let node = branches.grow(Growth::Paced(lengths), usize::MAX).unwrap();
+                let node = branches.grow(Growth::Paced { whole_lengths }, usize::MAX).unwrap();
                 let chosen = before.pacer.tails.iter().find(|tail| {
                     let parent = before.pacer.drafted[tail.parent].node;
                     (parent, tail.token) == (branches.tree.parents()[node.index()], branches.tree.token(node))

@@ -3,6 +3,7 @@
 //! to go on drafting, or the target verifies (EdgeLLM, section III-C, Eq. 3). Each part of EdgeLLM can be
 //! left out, as in its ablation (Figure 22).
 
+use crate::draft::setting::{Setting, Settings};
 use crate::error::{Error, Result};
 
 /// What the model reads next.
@@ -11,18 +12,13 @@ pub enum Growth {
     /// The likeliest token after the last one: a chain, as in plain speculative decoding.
     Chain,
     /// The branch that is shortest of what it should be (EdgeLLM, section III-B, Eq. 1 and 2).
-    Paced(Lengths),
+    Paced {
+        /// Whether a branch's length T, of which the paper does not say where it begins, is that from
+        /// the root on, not from where it left its parent.
+        whole_lengths: bool,
+    },
     /// The surest token of any branch. Ours: no branch grows while a likelier token waits.
     Surest,
-}
-
-/// Which tokens are a branch's: T of Eq. 2. The paper does not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lengths {
-    /// Those behind the place where it left its parent: each token of the tree is of one branch.
-    Own,
-    /// All from the root on.
-    Whole,
 }
 
 /// When the target is to verify.
@@ -57,9 +53,12 @@ pub struct ModelShape {
 }
 
 impl ModelShape {
+    /// Plain speculative decoding's.
+    pub const SPECULATIVE: Self =
+        Self { growth: Growth::Chain, stop: Stop::Count, ..Self::EDGELLM };
     /// EdgeLLM's.
     pub const EDGELLM: Self = Self {
-        growth: Growth::Paced(Lengths::Own),
+        growth: Growth::Paced { whole_lengths: false },
         stop: Stop::TreeConfidence,
         drafted_only: true,
         ..Self::OURS
@@ -73,6 +72,20 @@ impl ModelShape {
         when_right: 0.5,
     };
 
+    /// What a user may set of it, by the paper's names: alpha at first, what of it is kept when all was
+    /// right, and whether a branch's length counts from the root.
+    pub fn settings(&mut self) -> Settings<'_> {
+        let mut settings = Settings::new();
+        if self.stop == Stop::TreeConfidence {
+            settings.push(("alpha", Setting::Share(&mut self.first_threshold)));
+            settings.push(("keep", Setting::Share(&mut self.when_right)));
+        }
+        if let Growth::Paced { whole_lengths } = &mut self.growth {
+            settings.push(("whole_lengths", Setting::Switch(whole_lengths)));
+        }
+        settings
+    }
+
     /// A chain of the likeliest tokens for as long as they are likely, of which the tree takes what pays.
     pub const CHAIN: Self = Self { growth: Growth::Chain, stop: Stop::Fixed, ..Self::OURS };
 }
@@ -82,7 +95,7 @@ impl Growth {
     pub fn name(self) -> &'static str {
         match self {
             Self::Chain => "chain",
-            Self::Paced(_) => "paced",
+            Self::Paced { .. } => "paced",
             Self::Surest => "surest",
         }
     }

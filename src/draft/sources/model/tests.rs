@@ -2,7 +2,6 @@
 //! is what the model would say, whatever the target does.
 
 use super::branches::tests::likely;
-use super::shape::Lengths;
 use super::*;
 use proptest::prelude::*;
 
@@ -78,8 +77,8 @@ fn drafted_paths(draft: &ModelDraft) -> Vec<Vec<TokenId>> {
 fn edgellm_shape() -> impl Strategy<Value = ModelShape> {
     let growth = prop_oneof![
         Just(Growth::Chain),
-        Just(Growth::Paced(Lengths::Own)),
-        Just(Growth::Paced(Lengths::Whole)),
+        Just(Growth::Paced { whole_lengths: false }),
+        Just(Growth::Paced { whole_lengths: true }),
     ];
     let stop = prop_oneof![Just(Stop::Count), Just(Stop::TreeConfidence)];
     (growth, stop, prop_oneof![Just(0.01f32), Just(0.3)]).prop_map(
@@ -276,7 +275,7 @@ fn where_all_is_verified_the_whole_branch_counts() {
 
 #[test]
 fn a_draft_by_count_has_as_many_tokens() {
-    for growth in [Growth::Chain, Growth::Paced(Lengths::Own)] {
+    for growth in [Growth::Chain, Growth::Paced { whole_lengths: false }] {
         let shape = ModelShape { growth, stop: Stop::Count, ..ModelShape::EDGELLM };
         let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap().shaped(shape);
         let mut session = FakeSession::default();
