@@ -131,14 +131,15 @@ def test_all_that_is_drafted_is_verified_and_nothing_else(
     monkeypatch.setattr(session, "step_costs", costs)  # rows that no draft pays for
     prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[314]).prompt)
     drafter = make_drafter(session, draft, commit, draft_model=model)
-    num_before, carried = 0, 0
+    num_before, num_carried = 0, 0
     for step in generate(session, prompt, max_new_tokens=60, drafter=drafter, trees=True):
         drafted, num_before = drafter.num_drafted - num_before, drafter.num_drafted
-        given = [source for source in step.tree.sources[1:] if source != "target"]
-        assert len(given) == drafted <= step.num_drafted
-        carried += step.num_drafted - drafted
+        assert step.num_drafted == len(step.tree.sources) - 1
+        assert {*step.tree.sources[1:]} <= {"draft-model", "target"}
+        num_carried += step.num_drafted - drafted
+        assert drafted <= step.num_drafted
     assert num_before > 0
-    assert carried == 0 or commit == "canonical"
+    assert num_carried == 0 or commit == "canonical"  # which reads a side branch once more
 
 
 def test_a_draft_by_count_has_so_many_tokens(session_of, model):
@@ -151,7 +152,8 @@ def test_a_draft_by_count_has_so_many_tokens(session_of, model):
         left = 30
         drafter = make_drafter(session, method, "compact", draft_model=model)
         for step in generate(session, prompt, max_new_tokens=left, drafter=drafter):
-            assert step.num_drafted == min(most, left - 1) or not step.token_ids
+            # A tree may have branches where a chain would be longer than the answer.
+            assert min(most, left - 1) <= step.num_drafted <= most or not step.token_ids
             left -= len(step.token_ids)
 
 
@@ -256,10 +258,8 @@ def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step
 
 def test_what_does_not_fit_is_refused_by_name(session_of, bundle_of, model):
     target = session_of("embedded", "fp32")
-    with pytest.raises(OptionError, match='growth is "bush"'):
-        DraftModel(model.session, growth="bush")
-    with pytest.raises(OptionError, match='stop is "never"'):
-        DraftModel(model.session, stop="never")
+    with pytest.raises(OptionError, match="method"):
+        DraftModel(model.session, method="edgellm")
     with pytest.raises(OptionError, match="draft model"):
         make_drafter(target, "edgellm")
     with pytest.raises(DraftModelError, match="vocabulary of 512"):
