@@ -263,6 +263,16 @@ pub enum Error {
         /// What it must be.
         must: &'static str,
     },
+    /// An option behind the name of a method or source is unknown there, or has a value outside its range.
+    #[error("{what} is {got}, but must be {must}")]
+    BadSetting {
+        /// Name of the option.
+        what: &'static str,
+        /// The value as given.
+        got: String,
+        /// What it must be.
+        must: String,
+    },
 }
 
 /// Shorthand for results of the core.

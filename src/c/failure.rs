@@ -78,6 +78,7 @@ impl From<Error> for Failure {
             | Error::HistoryNotWritten { .. } => Status::File,
             Error::HistoryInUse => Status::InUse,
             Error::BadOption { .. }
+            | Error::BadSetting { .. }
             | Error::OtherVocabulary { .. }
             | Error::UnknownMethod { .. }
             | Error::MethodNeeds { .. } => Status::BadOption,

@@ -3,6 +3,7 @@
 pub mod choose;
 pub mod host;
 pub mod methods;
+pub mod setting;
 pub mod source;
 pub mod sources;
 pub mod token_variants;

@@ -77,6 +77,7 @@ impl From<Error> for PyErr {
             Error::BudgetTooSmall { .. } => MemoryBudgetError::new_err(message),
             Error::UnknownSource { .. }
             | Error::UnknownMethod { .. }
+            | Error::BadSetting { .. }
             | Error::MethodNeeds { .. }
             | Error::OtherVocabulary { .. }
             | Error::NotOffered { .. }
