@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
+use crate::draft::choose::tree_shape::appended_tree::AppendedOptions;
 use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
 use crate::py::convert::Arg;
@@ -31,6 +32,7 @@ impl TreeOption {
             TreeShape::Chain => Self::Name("chain".into()),
             TreeShape::Static => Self::Name("static".into()),
             TreeShape::Dynamic(core) => Self::Dynamic(PyDynamicTree { core }),
+            TreeShape::Appended(options) => Self::Name(options.to_string()),
         }
     }
 
@@ -44,10 +46,13 @@ impl TreeOption {
             "best-first" => Ok(TreeShape::BestFirst),
             "chain" => Ok(TreeShape::Chain),
             "static" => Ok(TreeShape::Static),
+            _ if name.split(':').next() == Some(AppendedOptions::NAME) => {
+                Ok(TreeShape::Appended(name.parse()?))
+            }
             _ => Err(Error::BadOption {
                 what: "tree",
                 got: format!("{name:?}"),
-                must: "best-first, chain, static or a DynamicTree",
+                must: "best-first, chain, static, appended or a DynamicTree",
             }),
         }
     }
