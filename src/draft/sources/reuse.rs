@@ -39,6 +39,9 @@ impl ReuseOptions {
     /// Ours.
     pub const OURS: Self = Self { threshold: None, anchor: true, own_word: true };
 
+    /// Section 3.4: Eq. 3's segment alone.
+    pub const PUBLISHED: Self = Self { threshold: Some(16), anchor: false, own_word: false };
+
     /// What a user may set, by the names of its fields.
     pub fn settings(&mut self) -> Settings<'_> {
         vec![

@@ -225,7 +225,7 @@ impl PyDraftMethod {
         common_phrases: bool,
         earlier_requests: bool,
         recorded: bool,
-    ) -> PyResult<Vec<&'static str>> {
+    ) -> PyResult<Vec<String>> {
         let context =
             MethodContext { free_rows, draft_model, common_phrases, earlier_requests, recorded };
         Ok(self.core.sources(context)?)

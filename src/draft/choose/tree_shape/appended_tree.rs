@@ -27,9 +27,7 @@ pub struct AppendedOptions {
 
 impl fmt::Display for AppendedOptions {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { depth, nodes, by_ranks } = self;
-        let by_ranks = if *by_ranks { "yes" } else { "no" };
-        write!(out, "{}:depth={depth}:nodes={nodes}:by_ranks={by_ranks}", Self::NAME)
+        out.write_str(&setting::spelled(Self::NAME, &{ *self }.settings()))
     }
 }
 
@@ -60,6 +58,9 @@ impl AppendedOptions {
 
     /// All that fits, depth first.
     pub const WHOLE: Self = Self { depth: usize::MAX, nodes: usize::MAX, by_ranks: false };
+
+    /// As the methods have it that are published.
+    pub const PUBLISHED: Self = Self { depth: 8, nodes: usize::MAX, by_ranks: false };
 
     /// What a user may set, by the names of its fields.
     pub fn settings(&mut self) -> Settings<'_> {
