@@ -177,7 +177,8 @@ impl Method {
     /// The names of its sources in `context`, in the order in which a drafter has them, with the options
     /// that differ from ours.
     ///
-    /// Those that lack what they need there are left out. Fails when that leaves none.
+    /// Those that lack what they need there are left out. Fails when that leaves none, and for a
+    /// method as published where one is lacking.
     ///
     /// ```
     /// use coordgen_rs::draft::methods::{Method, MethodContext};
@@ -198,7 +199,7 @@ impl Method {
         let (met, unmet): (Vec<_>, Vec<_>) =
             wanted.map(|&(name, _)| name).partition(|name| needs(name).is_met(context));
         match (met.first(), unmet.first()) {
-            (None, Some(name)) => {
+            (first, Some(name)) if first.is_none() || self.published.is_some() => {
                 Err(Error::MethodNeeds { method: self.name, needs: needs(name).name() })
             }
             _ => Ok(met.into_iter().map(|name| self.spelled(name)).collect()),

@@ -168,7 +168,7 @@ fn methods_have_the_sources_of_their_papers() {
         ),
         ("coordgen", plainest, "sam reuse calibration"),
         ("coordgen", all, "sam-earlier-requests reuse calibration"),
-        ("coordgen", recorded, "sam"),
+        ("sam", recorded, "sam"),
         ("sam-reuse", plainest, "sam reuse"),
         ("sam-calibration", plainest, "sam calibration"),
         ("prompt-lookup-coordgen", all, "prompt-lookup reuse calibration"),
@@ -191,4 +191,6 @@ fn methods_have_the_sources_of_their_papers() {
     assert_eq!(sources("edgellm", plainest), Err(needs_model));
     let needs_logits = Error::MethodNeeds { method: "diaa", needs: "logits of every row" };
     assert_eq!(sources("diaa", recorded), Err(needs_logits));
+    let needs_logits = Error::MethodNeeds { method: "coordgen", needs: "logits of every row" };
+    assert_eq!(sources("coordgen", recorded), Err(needs_logits));
 }
