@@ -321,7 +321,10 @@ class DraftMethod:
 
     @property
     def published(self) -> str | None:
-        """Paper, section and equation, where it is as published; None for ours."""
+        """Paper, section and equation or table, where it is as published; None for the others.
+
+        Such a method has all of its sources, or none.
+        """
 
     @property
     def needs_draft_model(self) -> bool:
@@ -371,6 +374,9 @@ class DraftMethod:
     ) -> list[str]:
         """The names of its sources, in order, for `Drafter`.
 
+        Options are behind a name where the method asks for other ones than ours:
+        "calibration:k=3:least=0.02:occurrences=16".
+
         Args:
             free_rows: Rows cost nothing: the drafter is given no costs.
             draft_model: There is a draft model.
@@ -379,7 +385,8 @@ class DraftMethod:
             recorded: A recorded answer plays the target, so that there are no logits.
 
         Raises:
-            OptionError: All of its sources need something that is missing; the message says what.
+            OptionError: All of its sources need something that is missing, or one does and the
+                method is `published`; the message says what.
         """
 
 PLAIN: Final[str]
@@ -525,7 +532,8 @@ class Drafter:
     Args:
         step_inputs: One for each step that the session can run, narrowest first.
         vocab_size: Number of columns of the logits, at most 2^24.
-        sources: Names from `draft_sources`. If empty, nothing is drafted.
+        sources: Names from `draft_sources`, perhaps with options behind them as `DraftMethod` gives
+            them: "calibration:k=3". If empty, nothing is drafted.
         costs: What each step costs, in any unit: a number, or a pair: with an empty cache, and
             additionally per committed token; perhaps with two more: the experts that the step
             reads where its tokens are unrelated, and what each costs. Wider steps and drafts are
@@ -542,16 +550,20 @@ class Drafter:
         model_draft: What "draft-model" proposes: a draft model's tree.
         phrases: What "common-phrases" and "respelling" draw on.
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
-            targets that verify no branches. Other trees use only the first source, and no costs:
-            "static" is Token Recycling's, a `DynamicTree` is DIAA's, "drafted" EdgeLLM's: all that
-            the first source says, whatever rows cost.
+            targets that verify no branches. Other trees ask for no costs. Of the first source alone,
+            "static" is Token Recycling's, a `DynamicTree` is DIAA's, "drafted" EdgeLLM's: all that it
+            says, whatever rows cost. "appended" is CoordGen's, from
+            all sources in their order: the likeliest path of the first, then all that each further
+            one adds beside it, depth first. Options may follow it, which hold for
+            "calibration": "appended:depth=8:nodes=60:by_ranks=no", with at most so many edges and
+            nodes, and whether nodes come by the sum of the ranks on their paths instead.
         beside: A drafter of the same sources and vocabulary, with which this one, and all beside
             it, share "earlier-requests" and what is learned of the sources: for requests of one
             user that run at the same time. A request that runs is not drafted from until it has
             ended and another begins. No other thread may be within a call of it meanwhile.
 
     Raises:
-        OptionError: A source, commit or tree is unknown, steps or costs are unusable, the
+        OptionError: A source, commit, tree or option of one is unknown, steps or costs are unusable, the
             vocabulary is above 2^24, the history, the look-up table or the draft model is of
             another one, or the drafter beside has other sources or another vocabulary.
     """
@@ -1232,7 +1244,9 @@ class HostDrafter:
             token and the draft tokens. 1 to 17 by default.
         costs: What a run of each costs, as in `Drafter`; drafts are only as long as pays. Without
             costs rows are free.
-        method: A method from `draft_methods`; its sources that read logits are left out.
+        method: A method from `draft_methods`. Its sources that read logits are left out, or it is
+            refused if it is published. The chains of "sam" and "prompt-lookup" are weighed as
+            "best-first" trees are.
         commit: How the engine keeps what it accepts of a tree: "compact", a path on any branch, or
             "canonical", tokens on the first path (nodes 0, 1, 2, ..) alone.
         end_token_ids: Tokens that end an answer: nothing is drafted behind them.

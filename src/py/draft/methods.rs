@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
+use crate::draft::choose::tree_shape::appended_tree::AppendedOptions;
 use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
 use crate::py::convert::Arg;
@@ -32,6 +33,7 @@ impl TreeOption {
             TreeShape::Static => Self::Name("static".into()),
             TreeShape::Drafted => Self::Name("drafted".into()),
             TreeShape::Dynamic(core) => Self::Dynamic(PyDynamicTree { core }),
+            TreeShape::Appended(options) => Self::Name(options.to_string()),
         }
     }
 
@@ -46,10 +48,13 @@ impl TreeOption {
             "chain" => Ok(TreeShape::Chain),
             "static" => Ok(TreeShape::Static),
             "drafted" => Ok(TreeShape::Drafted),
+            _ if name.split(':').next() == Some(AppendedOptions::NAME) => {
+                Ok(TreeShape::Appended(name.parse()?))
+            }
             _ => Err(Error::BadOption {
                 what: "tree",
                 got: format!("{name:?}"),
-                must: "best-first, chain, static, drafted or a DynamicTree",
+                must: "best-first, chain, static, drafted, appended or a DynamicTree",
             }),
         }
     }
@@ -222,7 +227,7 @@ impl PyDraftMethod {
         common_phrases: bool,
         earlier_requests: bool,
         recorded: bool,
-    ) -> PyResult<Vec<&'static str>> {
+    ) -> PyResult<Vec<String>> {
         let context =
             MethodContext { free_rows, draft_model, common_phrases, earlier_requests, recorded };
         Ok(self.core.sources(context)?)
