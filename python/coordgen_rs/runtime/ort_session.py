@@ -79,6 +79,7 @@ class OrtSession(CachedSession):
             is_shared=device.is_shared,
             strategy=switch,
             memory_budget=graphs_budget,
+            clock=device.clock,
         )
         self._closed: SessionClosedError | DeviceLostError | None = None
         if preload and memory_budget is None:
