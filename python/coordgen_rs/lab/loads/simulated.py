@@ -10,7 +10,7 @@ blocks has, and may stand for none. So a paper's six blocks are switched as six,
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,72 @@ from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.lab.bench.workbench import TimedAnswer, answer
 from coordgen_rs.lab.loads.plans import step_us
-from coordgen_rs.loading.profile import Profile
+from coordgen_rs.loading.profile import (
+    SCHEMA_VERSION,
+    BlockFigures,
+    DecodeFigures,
+    GraphFigures,
+    Profile,
+)
 from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.device import GRAPHS, Buffers, Device, GraphName
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
+
+
+def figure_8(prefill_rows: int, decode_rows: int) -> Profile:
+    """CoordGen's Figure 8: six blocks, whose loads take as long as two of them compute.
+
+    Args:
+        prefill_rows: Rows of a chunk.
+        decode_rows: Rows of the decode graph, in whose pieces a chunk takes as long.
+    """
+    us, piece_us = 10_000.0, 10_000.0 * decode_rows / prefill_rows
+    prefill = GraphFigures(2 * us, 0.0, us, 0.0, 100)
+    decode = DecodeFigures(2 * us, 0.0, piece_us, 0.0, 100, {1: piece_us, decode_rows: piece_us})
+    return Profile(
+        schema_version=SCHEMA_VERSION,
+        source="paper",
+        note="CoordGen, Figure 8",
+        bundle={},
+        device={},
+        prefill_rows=prefill_rows,
+        decode_rows=decode_rows,
+        blocks=[BlockFigures(prefill, decode)] * 6,
+        head=None,
+        step_us_by_width={1: 6 * piece_us, decode_rows: 6 * piece_us},
+    )
+
+
+def with_decode_rows(bundle: Bundle, decode_rows: int) -> Bundle:
+    """A bundle for CPU with a decode graph of other rows: its files take any number of them.
+
+    Raises:
+        OptionError: They are more than those of its prefill graph, or the file is for some only.
+    """
+    manifest = bundle.manifest
+    if not 1 <= decode_rows <= manifest.prefill_rows:
+        raise OptionError(
+            f"decode_rows is {decode_rows}, but must be from 1 to {manifest.prefill_rows}"
+        )
+    kept = {width for width in manifest.widths if width <= decode_rows}
+    widths = sorted({*kept, decode_rows, manifest.prefill_rows})
+
+    def widened(entry: Any) -> Any:
+        files = set(entry.graphs.values())
+        if len(files) != 1:
+            raise OptionError(f"{bundle.shown} has graphs for some numbers of rows only")
+        return replace(entry, graphs=dict.fromkeys(widths, files.pop()))
+
+    changed = replace(
+        manifest,
+        decode_rows=decode_rows,
+        widths=widths,
+        blocks=[widened(block) for block in manifest.blocks],
+        head=widened(manifest.head),
+    )
+    return replace(bundle, manifest=changed)
 
 
 class SimulatedDevice(Device):
@@ -165,6 +225,7 @@ class SimulatedAnswer:
         makespan_ms: Until the last load is over, too, and decoding may begin.
         ms_per_token: Decoding, drafting included.
         answer_ms_per_token: The whole answer, prefill included, a token of it.
+        joules: Of the whole answer; None where the profile has no power.
         peak_bytes: Most memory of graphs.
     """
 
@@ -173,6 +234,7 @@ class SimulatedAnswer:
     makespan_ms: float
     ms_per_token: float
     answer_ms_per_token: float
+    joules: float | None
     peak_bytes: int
 
 
@@ -257,11 +319,11 @@ def simulate(
                 ignore_eos=True,
                 clock=clock.seconds,
             )
-            answers.append(_figures(given))
+            answers.append(_figures(given, profile.watts))
     return answers
 
 
-def _figures(given: TimedAnswer) -> SimulatedAnswer:
+def _figures(given: TimedAnswer, watts: float | None) -> SimulatedAnswer:
     stats = given.stats
     report = stats.switching
     planned = None if report is None else report.planned
@@ -272,5 +334,6 @@ def _figures(given: TimedAnswer) -> SimulatedAnswer:
         makespan_ms=makespan_ms,
         ms_per_token=1e3 * stats.decode_s / stats.new_tokens,
         answer_ms_per_token=1e3 * given.total_s / stats.new_tokens,
+        joules=None if watts is None else watts * given.total_s,
         peak_bytes=0 if report is None else report.peak_bytes,
     )
