@@ -21,14 +21,17 @@ from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.lab.bench.condition import commit_of
-from coordgen_rs.lab.papers import coordgen, diaa, edgellm
+from coordgen_rs.lab.papers import coordgen, diaa, edgellm, phone
 from coordgen_rs.lab.papers.items import PAPERS, Found, Measurement, Wanted, items, rows_of
 from coordgen_rs.lab.papers.page import draw, tables_of, write_page
 from coordgen_rs.lab.replay.cells import CELL, TABLE, TableFile, key_of, open_table, sha256_of
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import bundle_facts, machine_facts
 
-MEASUREMENTS = (*coordgen.MEASUREMENTS, *edgellm.MEASUREMENTS, *diaa.MEASUREMENTS)
+MEASUREMENTS = (
+    *(*coordgen.MEASUREMENTS, *phone.MEASUREMENTS),
+    *(*edgellm.MEASUREMENTS, *diaa.MEASUREMENTS),
+)
 BUILT = Path("build/papers")
 """Where `make papers` puts the embedded model, its draft model and prompts."""
 
