@@ -43,6 +43,7 @@ __all__ = [
     "SeenTokens",
     "ShapeError",
     "SharedHistory",
+    "SimulatedClock",
     "StepInputs",
     "SuffixAutomaton",
     "SwitchReport",
@@ -1747,6 +1748,7 @@ class SimulatedClock:
             OptionError: It is negative.
         """
 
+@final
 class Switcher:
     """Decides when graphs of blocks are loaded and released, and does it alongside compute.
 
