@@ -72,7 +72,7 @@ VARIANTS = {
     "+ graphs": Variant("plain", SWITCHING, "prefill"),
     "+ drafts (sam)": Variant("sam", "single", "decode"),
     "+ graphs + drafts (sam)": Variant("sam", SWITCHING, "prefill"),
-    "ours": Variant("coordgen", SWITCHING, "prefill"),
+    "coordgen": Variant("coordgen", SWITCHING, "prefill"),
 }
 """Variants by their names in the table; the paper's are NPU, +G, +SD, +G+SD, Ours."""
 
