@@ -88,6 +88,10 @@ def add_arguments(parser: Parser) -> None:
         option.choice("--kv-cache", ["uint8", "uint16"]).help(
             "type of cached keys and values; default: uint8"
         ),
+        option.count("--narrow-rows N").help(
+            "also a decode graph of N rows, for steps that draft little: quicker steps, and the "
+            "memory of one more graph"
+        ),
         option.JSON.help("print the report as JSON"),
     )
 
@@ -99,7 +103,8 @@ def run(options: argparse.Namespace) -> int:
         OptionError: Two options exclude each other, or a package is missing.
     """
     from_qnn = {"--soc": options.soc}
-    from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}
+    from_qnn |= {"--kv-cache": options.kv_cache, "--narrow-rows": options.narrow_rows}
+    from_qnn |= {"--json": options.json or None}
     given = [name for name, value in from_qnn.items() if value is not None]
     if options.provider == "cpu" and given:
         raise OptionError(f"{given[0]} is for --provider qnn")
@@ -155,6 +160,7 @@ def _export_qnn(options: argparse.Namespace) -> int:
             soc=options.soc,
             weights=options.weights or "int8",
             cache_type=options.kv_cache or "uint8",
+            narrow_rows=options.narrow_rows,
             on_progress=on_progress,
         )
     if options.json:

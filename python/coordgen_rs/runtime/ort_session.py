@@ -79,6 +79,7 @@ class OrtSession(CachedSession):
             is_shared=device.is_shared,
             strategy=switch,
             memory_budget=graphs_budget,
+            clock=device.clock,
         )
         self._closed: SessionClosedError | DeviceLostError | None = None
         if preload and memory_budget is None:
@@ -288,13 +289,27 @@ class OrtSession(CachedSession):
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:
-    """Estimated costs of the blocks, by their weights and the experts that a row reads."""
+    """Estimated costs of the blocks, by their weights and the experts that a row reads.
+
+    Decode graphs that are files of their own, each with its weights, are loaded together.
+    """
     rows, experts = (manifest.prefill_rows, manifest.decode_rows), manifest.experts
-    return [
-        BlockCost.guessed(
+    costs = []
+    for block in manifest.blocks:
+        cost = BlockCost.guessed(
             manifest.files[block.weights].num_bytes,
             *rows,
             expert_bytes=0 if experts is None else experts.row_bytes(block.layers),
         )
-        for block in manifest.blocks
-    ]
+        if manifest.qnn is not None and manifest.qnn.shared is None:
+            num_graphs = len({block.graphs[width] for width in manifest.decode_widths})
+            cost = BlockCost(
+                prefill_load_us=cost.prefill_load_us,
+                prefill_compute_us=cost.prefill_compute_us,
+                prefill_bytes=cost.prefill_bytes,
+                decode_load_us=num_graphs * cost.decode_load_us,
+                decode_compute_us=cost.decode_compute_us,
+                decode_bytes=num_graphs * cost.decode_bytes,
+            )
+        costs.append(cost)
+    return costs

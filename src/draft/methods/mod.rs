@@ -14,13 +14,13 @@ pub use self::named_sources::{
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::choose::tree_shape::appended_tree::AppendedOptions;
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
-use crate::draft::setting::{self, Settings};
+use crate::draft::setting::{self, Setting, Settings};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::calibration::{Calibration, CalibrationOptions};
 use crate::draft::sources::common_phrases::CommonPhrases;
 use crate::draft::sources::earlier_requests::EarlierRequests;
 use crate::draft::sources::lookup_table::source::TableSource;
-use crate::draft::sources::model::shape::{Growth, ModelShape, Stop};
+use crate::draft::sources::model::shape::ModelShape;
 use crate::draft::sources::model::source::ModelSource;
 use crate::draft::sources::prompt_lookup::PromptLookup;
 use crate::draft::sources::respelling::Respelling;
@@ -125,7 +125,8 @@ impl Method {
 
     /// A method of EdgeLLM's parts.
     const fn edgellm(name: &'static str, model: ModelShape, about: &'static str) -> Self {
-        Self { model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
+        let tree = if model.drafted_only { TreeShape::Drafted } else { TreeShape::BestFirst };
+        Self { tree, model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
     }
 
     /// The method of that name, and with the options that may follow it: `diaa:budget=60:threshold=0.01`.
@@ -157,6 +158,10 @@ impl Method {
         let (calibrates, reuses) = (has(Calibration::NAME), has(DraftReuse::NAME));
         let mut settings = match &mut self.tree {
             TreeShape::Dynamic(options) => options.settings(),
+            TreeShape::Drafted => {
+                let gamma = Setting::Bound(&mut self.most_drafted, 1..=usize::MAX);
+                self.model.settings().into_iter().chain([("gamma", gamma)]).collect()
+            }
             TreeShape::Appended(options) if calibrates => options.settings(),
             _ => Settings::new(),
         };
@@ -220,6 +225,9 @@ impl Method {
         }
     }
 }
+
+/// gamma, tokens that are drafted in every step, where the paper has a fixed number and does not tell it.
+const GAMMA: usize = 8;
 
 const AUTOMATON: (&str, Condition) = (SuffixAutomaton::NAME, Condition::Always);
 const RESUMED_COPY: (&str, Condition) = (ResumedCopy::NAME, Condition::Always);
@@ -367,46 +375,66 @@ pub const METHODS: &[Method] = &[
         most_drafted: Some(3),
         ..Method::edgellm(
             "mtp",
-            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            ModelShape::CHAIN,
             "the target's own head for further tokens alone: a chain of three",
         )
         .taking_mtp()
     },
-    Method::edgellm("edgellm", ModelShape::EDGELLM, "EdgeLLM: a draft model's branches"),
+    // Its ablation (Figure 22): what is left of it, part by part.
+    Method {
+        in_gaps: false,
+        most_drafted: Some(GAMMA),
+        ..Method::edgellm(
+            "speculative",
+            ModelShape::SPECULATIVE,
+            "speculative decoding: a chain of as many tokens in every step",
+        )
+    }
+    .published("EdgeLLM, II-B and Figure 22, SP"),
+    Method {
+        in_gaps: false,
+        most_drafted: Some(GAMMA),
+        ..Method::edgellm(
+            "edgellm-bnv",
+            ModelShape { growth: ModelShape::EDGELLM.growth, ..ModelShape::SPECULATIVE },
+            "EdgeLLM's branches alone: as many tokens in every step",
+        )
+    }
+    .published("EdgeLLM, III-B, Eq. 1 and 2, Figure 22, BNV"),
+    Method {
+        in_gaps: false,
+        ..Method::edgellm(
+            "edgellm-bnv-sf",
+            ModelShape::EDGELLM,
+            "EdgeLLM without provisional generation while blocks load",
+        )
+    }
+    .published("EdgeLLM, III-C, Eq. 3, Figure 22, BNV + SF"),
+    Method {
+        most_drafted: Some(GAMMA),
+        ..Method::edgellm(
+            "edgellm-bnv-pp",
+            ModelShape { growth: ModelShape::EDGELLM.growth, ..ModelShape::SPECULATIVE },
+            "EdgeLLM without its fallback: as many tokens in every step",
+        )
+    }
+    .published("EdgeLLM, III-D, Figure 22, BNV + PP"),
+    Method::edgellm(
+        "edgellm",
+        ModelShape::EDGELLM,
+        "EdgeLLM: a draft model's branches, until none is sure, and on while blocks load",
+    )
+    .published("EdgeLLM, III-B to III-D, Eq. 1 to 3"),
     Method::new(
         "edgellm-ours",
         &[DRAFT_MODEL],
         "EdgeLLM changed: the surest token first, weighed by measured costs",
     ),
-    // EdgeLLM's own ablation (its Figure 22): one part left out, then all.
-    Method::edgellm(
-        "edgellm-unpaced",
-        ModelShape { growth: Growth::Surest, ..ModelShape::EDGELLM },
-        "EdgeLLM without the pacer: the surest token of any branch first",
-    ),
-    Method::edgellm(
-        "edgellm-unbranched",
-        ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM },
-        "EdgeLLM without branches",
-    ),
-    Method::edgellm(
-        "edgellm-fixed",
-        ModelShape { stop: Stop::Fixed, ..ModelShape::EDGELLM },
-        "EdgeLLM with a fallback threshold that stays",
-    ),
-    Method {
-        in_gaps: false,
-        ..Method::edgellm(
-            "edgellm-waiting",
-            ModelShape::EDGELLM,
-            "EdgeLLM without provisional generation while blocks load",
-        )
-    },
     Method {
         in_gaps: false,
         ..Method::edgellm(
             "chain",
-            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            ModelShape::CHAIN,
             "a chain of a draft model's likeliest tokens",
         )
     },

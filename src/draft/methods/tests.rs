@@ -7,6 +7,7 @@ use super::named_sources::names_to_ask_for;
 use super::*;
 use crate::draft::choose::origins::Origin;
 use crate::draft::sources::model::ModelDraft;
+use crate::draft::sources::model::shape::Growth;
 use crate::draft::sources::model::source::SharedModelDraft;
 use proptest::prelude::*;
 
@@ -111,12 +112,24 @@ fn options_follow_a_name_and_change_it_alone() {
         ..DynamicTreeOptions::PUBLISHED
     };
     assert_eq!(set, Method { tree: TreeShape::Dynamic(options), ..diaa });
+    let set = "edgellm:alpha=0.1:keep=0.25:whole_lengths=yes:gamma=12";
+    let model = ModelShape {
+        growth: Growth::Paced { whole_lengths: true },
+        first_threshold: 0.1,
+        when_right: 0.25,
+        ..ModelShape::EDGELLM
+    };
+    let edgellm = Method::named("edgellm").unwrap();
+    let most_drafted = Some(12);
+    assert_eq!(Method::named(set).unwrap(), Method { model, most_drafted, ..edgellm });
     let sources = Method::named("coordgen:k=2:threshold=9:depth=5")
         .unwrap()
         .sources(MethodContext::default());
     let [_, reuse, calibration] = &sources.unwrap()[..] else { panic!("three sources") };
     assert!(reuse.starts_with("reuse:threshold=9:") && calibration.starts_with("calibration:k=2:"));
     for (spelling, words) in [
+        ("speculative:alpha=0.1", "the option is \"alpha\", but must be one of gamma"),
+        ("edgellm-bnv:keep=0.1", "the option is \"keep\", but must be one of whole_lengths, gamma"),
         ("diaa:budget=0", "budget is \"0\", but must be at least 1"),
         ("diaa:nodes=3", "the option is \"nodes\", but must be one of budget, depth_decay"),
         ("automaton:budget=3", "the option is \"budget\", but must be left out"),
@@ -181,6 +194,8 @@ fn methods_have_the_sources_of_their_papers() {
         ("diaa", all, "diaa-table"),
         ("diaa-static", all, "diaa-table"),
         ("diaa-ours", all, "lookup-table"),
+        ("speculative", all, "draft-model"),
+        ("edgellm-bnv-pp", all, "draft-model"),
         ("edgellm", all, "draft-model"),
         ("edgellm-ours", all, "draft-model"),
         ("chain", all, "draft-model"),

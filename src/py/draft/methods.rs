@@ -11,7 +11,7 @@ use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
 use crate::py::convert::Arg;
 
-/// "best-first", "chain", "static", or a `DynamicTree`.
+/// "best-first", "chain", "static", "drafted", or a `DynamicTree`.
 #[derive(FromPyObject, IntoPyObject)]
 pub enum TreeOption {
     Dynamic(PyDynamicTree),
@@ -31,6 +31,7 @@ impl TreeOption {
             TreeShape::BestFirst => Self::Name("best-first".into()),
             TreeShape::Chain => Self::Name("chain".into()),
             TreeShape::Static => Self::Name("static".into()),
+            TreeShape::Drafted => Self::Name("drafted".into()),
             TreeShape::Dynamic(core) => Self::Dynamic(PyDynamicTree { core }),
             TreeShape::Appended(options) => Self::Name(options.to_string()),
         }
@@ -46,13 +47,14 @@ impl TreeOption {
             "best-first" => Ok(TreeShape::BestFirst),
             "chain" => Ok(TreeShape::Chain),
             "static" => Ok(TreeShape::Static),
+            "drafted" => Ok(TreeShape::Drafted),
             _ if name.split(':').next() == Some(AppendedOptions::NAME) => {
                 Ok(TreeShape::Appended(name.parse()?))
             }
             _ => Err(Error::BadOption {
                 what: "tree",
                 got: format!("{name:?}"),
-                must: "best-first, chain, static, appended or a DynamicTree",
+                must: "best-first, chain, static, drafted, appended or a DynamicTree",
             }),
         }
     }
@@ -127,7 +129,7 @@ impl PyDraftSource {
 #[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftMethod {
     spelling: String,
-    core: Method,
+    pub(crate) core: Method,
 }
 
 impl PyDraftMethod {

@@ -76,6 +76,31 @@ def test_every_way_to_commit_gives_the_tokens_of_plain(session_on, name, soc):
     assert any(item.what.startswith("side branch") for item in report.comparisons)
 
 
+def test_a_narrow_decode_graph_stands_beside_the_wide_one_and_is_switched_with_it(tmp_path):
+    path = qnn_bundle(tmp_path, "TinyStories-656K", "8-gen-2", narrow_rows=2, blocks=2)
+    bundle = Bundle.open(path)
+    assert bundle.manifest.widths == [2, 8, 32]
+    prompt = Tokenizer.of(bundle).encode(PROMPT)[:16]
+    with OrtSession(QnnDevice(bundle)) as session:
+        assert session.widths == (2, 8)
+        report = check(session, prompt, max_new_tokens=NEW_TOKENS)
+        assert all(item.identical for item in report.comparisons), report.comparisons
+        expected = tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS))
+        costs = session.switcher.costs
+    assert [cost.decode_bytes for cost in costs] == [2 * cost.prefill_bytes for cost in costs]
+    assert [cost.decode_load_us for cost in costs] == [2 * cost.prefill_load_us for cost in costs]
+    budget = sum(cost.decode_bytes for cost in costs)
+    device = QnnDevice(bundle)
+    with OrtSession(device, preload=False, switch="greedy", memory_budget=budget) as session:
+        session.switcher.only("prefill")
+        stats = Stats()
+        drafter = make_drafter(session, "auto")
+        steps = generate(session, prompt, drafter=drafter, max_new_tokens=NEW_TOKENS, stats=stats)
+        assert tokens_of(steps) == expected
+        assert stats.switching.peak_bytes <= budget
+        assert session.switcher.resident() == [(False, True)] * 2
+
+
 def test_extreme_values_of_unseen_rows_change_nothing(session):
     """Their slots are masked; with other zero points they would disturb whole columns."""
     bundle, outputs = session.bundle, []

@@ -9,8 +9,8 @@ pub mod ranked_tree;
 use self::appended_tree::AppendedOptions;
 use self::dynamic_tree::DynamicTreeOptions;
 use self::ranked_tree::{RankedTree, static_tree};
-use crate::draft::choose::acceptance::Proposal;
-use crate::draft::source::Propose;
+use crate::draft::choose::acceptance::{Agreement, Proposal};
+use crate::draft::source::{Cursor, Propose};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
@@ -27,6 +27,8 @@ pub enum TreeShape {
     Dynamic(DynamicTreeOptions),
     /// Token Recycling, from the first source alone.
     Static,
+    /// EdgeLLM (III-B): all that the first source says, whatever rows cost.
+    Drafted,
     /// CoordGen, from all sources in their order.
     Appended(AppendedOptions),
 }
@@ -47,7 +49,7 @@ impl ShapedTrees {
             TreeShape::BestFirst | TreeShape::Chain => return Ok(None),
             TreeShape::Dynamic(options) => options.checked().map(|_| RankedTree::default())?,
             TreeShape::Static => static_tree(),
-            TreeShape::Appended(_) => RankedTree::default(),
+            TreeShape::Appended(_) | TreeShape::Drafted => RankedTree::default(),
         };
         Ok(Some(Self { shape, ranked, age: 0 }))
     }
@@ -88,6 +90,33 @@ impl ShapedTrees {
             }
             self.age += 1;
         }
+        if self.shape == TreeShape::Drafted {
+            return take_all(source, start, (max_nodes, depth), tree, proposals);
+        }
         self.ranked.fill((0, source), start, (max_nodes, depth), tree, proposals);
+    }
+}
+
+/// Appends what `source` says to `tree`, a chain so far, below its last node, where the source is at
+/// `start`: depth first by rank, so that nodes on the first path stand first.
+fn take_all(
+    source: &dyn Propose,
+    start: Cursor,
+    (max_nodes, depth): (usize, usize),
+    tree: &mut DraftTree,
+    proposals: &mut Vec<Option<Proposal>>,
+) {
+    let (mut node, mut cursor) = (NodeId(tree.num_nodes() as u32 - 1), start);
+    let (mut successors, mut waiting) = (Vec::new(), Vec::new());
+    while tree.num_nodes() < max_nodes {
+        successors.clear();
+        if (tree.depths()[node.index()] as usize) < depth {
+            source.successors(cursor, &mut successors);
+        }
+        waiting.extend(successors.iter().rev().map(|&next| (node, cursor.match_len, next)));
+        let Some((parent, match_len, next)) = waiting.pop() else { return };
+        (node, cursor) = (tree.push(parent, next.token), next.cursor);
+        let (probability, agreement) = (next.probability, Agreement::Unopposed);
+        proposals.push(Some(Proposal { source: 0, match_len, probability, agreement }));
     }
 }
