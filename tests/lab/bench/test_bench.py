@@ -34,6 +34,7 @@ from coordgen_rs.lab.bench.prompts import (
     read_prompts,
 )
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, schema
+from coordgen_rs.lab.bench.switching import VARIANTS
 from coordgen_rs.lab.bench.workbench import (
     MTP,
     PAPER_METHODS,
@@ -239,7 +240,7 @@ def test_widths_strategies_and_variants_are_all_there(document):
         shares = [row[name] for row in rows(document, "draft-length")]
         assert sum(shares) == pytest.approx(100, rel=1e-4)
     assert [row["strategy"] for row in rows(document, "switching")] == list(STRATEGIES)
-    assert len(rows(document, "graphs")) == 5
+    assert [row["variant"] for row in rows(document, "graphs")] == list(VARIANTS)
     assert rows(document, "graphs")[0]["exposed_loads"]["median"] == 0
 
 
