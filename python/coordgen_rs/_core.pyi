@@ -550,22 +550,22 @@ class Drafter:
         model_draft: What "draft-model" proposes: a draft model's tree.
         phrases: What "common-phrases" and "respelling" draw on.
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
-            targets that verify no branches. Other trees ask for no costs. Of the first source alone,
-            "static" is Token Recycling's, a `DynamicTree` is DIAA's, "drafted" EdgeLLM's: all that it
-            says, whatever rows cost. "appended" is CoordGen's, from
-            all sources in their order: the likeliest path of the first, then all that each further
-            one adds beside it, depth first. Options may follow it, which hold for
-            "calibration": "appended:depth=8:nodes=60:by_ranks=no", with at most so many edges and
-            nodes, and whether nodes come by the sum of the ranks on their paths instead.
+            targets that verify no branches. Other trees ask for no costs. Of the first source
+            alone, "static" is Token Recycling's, a `DynamicTree` DIAA's, "drafted" EdgeLLM's: all
+            that it says. "appended" is CoordGen's: the likeliest path of the longest match, then
+            all that the other sources add beside it, in their order, depth first. Options may
+            follow it, which hold for "calibration": "appended:depth=8:nodes=60:by_ranks=no", with
+            at most so many edges and nodes, and whether nodes come by the sum of the ranks on
+            their paths instead.
         beside: A drafter of the same sources and vocabulary, with which this one, and all beside
             it, share "earlier-requests" and what is learned of the sources: for requests of one
             user that run at the same time. A request that runs is not drafted from until it has
             ended and another begins. No other thread may be within a call of it meanwhile.
 
     Raises:
-        OptionError: A source, commit, tree or option of one is unknown, steps or costs are unusable, the
-            vocabulary is above 2^24, the history, the look-up table or the draft model is of
-            another one, or the drafter beside has other sources or another vocabulary.
+        OptionError: A source, commit, tree or option of one is unknown, steps or costs are
+            unusable, the vocabulary is above 2^24, the history, the look-up table or the draft
+            model is of another one, or the drafter beside has other sources or another vocabulary.
     """
 
     def __new__(

@@ -100,7 +100,8 @@ OnRead = Callable[[int], None] | None
 GapWork = Callable[[float], bool] | None
 """Does a small part of the work for load gaps; returns whether there is more.
 
-Told how many microseconds the gap is expected to last from now on: it does nothing that takes longer.
+Told how many microseconds the gap is expected to last from now on: it begins nothing that takes
+longer.
 """
 
 

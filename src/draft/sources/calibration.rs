@@ -25,7 +25,7 @@ impl CalibrationOptions {
     pub const OURS: Self = Self { k: TOP_K, least: 0.02, occurrences: 16 };
 
     /// Section 3.3, which says "high-probability" tokens and "the occurrence".
-    pub const PUBLISHED: Self = Self { k: 3, least: 0.02, occurrences: 16 };
+    pub const PUBLISHED: Self = Self { k: 3, least: 0.02, occurrences: 1 };
 
     /// What a user may set, by the names of its fields.
     pub fn settings(&mut self) -> Settings<'_> {

@@ -25,7 +25,6 @@ from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.background import NotCopied
 from coordgen_rs.text.tokenizer import Tokenizer
 
-
 ANY_DEPTH = 1 << 32
 """Deeper than any draft."""
 
@@ -232,7 +231,7 @@ class ModelDrafter(WrappedDrafter):
 
     Attributes:
         model: The `model` argument.
-        model_s: Seconds that the model has run for proposals, in total; what follows is in total, too.
+        model_s: Seconds that the model has run for proposals. All of these are in total.
         drafting_s: Seconds of them in which it drafted, and did not read the text.
         gap_s: Seconds that it has run while the target waited.
         num_runs: Its steps for proposals.

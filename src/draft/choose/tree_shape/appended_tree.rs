@@ -18,14 +18,15 @@ use crate::tree::draft_tree::DraftTree;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedOptions {
     /// Edges below the root.
-    pub depth: usize,
-    /// Nodes, those included that the draft has already.
-    pub nodes: usize,
+    pub depth: Option<usize>,
+    /// Nodes.
+    pub nodes: Option<usize>,
     /// Whether nodes join by the sum of their ranks on the path, not depth first.
     pub by_ranks: bool,
 }
 
 impl fmt::Display for AppendedOptions {
+    /// The shape with these options.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&setting::spelled(Self::NAME, &{ *self }.settings()))
     }
@@ -34,6 +35,7 @@ impl fmt::Display for AppendedOptions {
 impl FromStr for AppendedOptions {
     type Err = Error;
 
+    /// Fails when an option is unknown, or its value is out of its range.
     fn from_str(spelling: &str) -> Result<Self> {
         let mut options = Self::WHOLE;
         let mut settings = options.settings();
@@ -57,23 +59,24 @@ impl AppendedOptions {
     pub const NAME: &'static str = "appended";
 
     /// All that fits, depth first.
-    pub const WHOLE: Self = Self { depth: usize::MAX, nodes: usize::MAX, by_ranks: false };
+    pub const WHOLE: Self = Self { depth: None, nodes: None, by_ranks: false };
 
-    /// As the methods have it that are published.
-    pub const PUBLISHED: Self = Self { depth: 8, nodes: usize::MAX, by_ranks: false };
+    /// The likeliest paths first, as far as there are rows.
+    pub const PUBLISHED: Self = Self { by_ranks: true, ..Self::WHOLE };
 
     /// What a user may set, by the names of its fields.
     pub fn settings(&mut self) -> Settings<'_> {
         vec![
-            ("depth", Setting::Count(&mut self.depth, 1..=usize::MAX)),
-            ("nodes", Setting::Count(&mut self.nodes, 1..=usize::MAX)),
+            ("depth", Setting::Bound(&mut self.depth, 1..=usize::MAX)),
+            ("nodes", Setting::Bound(&mut self.nodes, 1..=usize::MAX)),
             ("by_ranks", Setting::Switch(&mut self.by_ranks)),
         ]
     }
 
     /// Appends to `tree`, a chain so far, what is known below its last node, where the sources stand
-    /// at `starts`: of the first source its likeliest path, of each further one all paths, the
-    /// likeliest child of a node first. What is there already is not drafted twice.
+    /// at `starts`. Those that match a text are one database: of them the one with the longest match
+    /// is asked, the first among equals, for its likeliest path. Of each other one, in order, all paths
+    /// are appended, the likeliest child of a node first. What is there already is not drafted twice.
     ///
     /// The tree has at most `max_nodes` nodes, and `max_depth` edges below its root. Cost: for each
     /// source and node a look-up, and a place in a heap for each child.
@@ -88,10 +91,19 @@ impl AppendedOptions {
         let room = max_depth.saturating_sub(below.index());
         let mut drafted: HashMap<(NodeId, TokenId), NodeId> = HashMap::new();
         let mut successors = Vec::new();
-        for (index, (source, start)) in sources.iter().zip(starts).enumerate() {
-            let Self { depth, mut nodes, by_ranks } =
+        let match_len = |index: usize| {
+            let start = starts[index].filter(|_| !sources[index].is_expectation());
+            start.map(|start| start.match_len).filter(|&match_len| match_len > 0)
+        };
+        let retrieved = (0..sources.len()).rev().max_by_key(|&index| match_len(index));
+        let retrieved = retrieved.filter(|&index| match_len(index).is_some());
+        let others = (0..sources.len()).filter(|&index| match_len(index).is_none());
+        for index in retrieved.into_iter().chain(others) {
+            let (source, start) = (sources[index], starts[index]);
+            let Self { depth, nodes, by_ranks } =
                 if source.is_expectation() { *self } else { Self::WHOLE };
-            let most_children = if index == 0 { 1 } else { usize::MAX };
+            let (depth, mut nodes) = (depth.unwrap_or(usize::MAX), nodes.unwrap_or(usize::MAX));
+            let most_children = if retrieved == Some(index) { 1 } else { usize::MAX };
             let (mut paths, mut waiting): (Vec<Path>, _) = (Vec::new(), BinaryHeap::new());
             let mut at = start.map(|start| (below, start, 0, 0));
             while let Some((parent, cursor, above, ranks)) = at {
@@ -212,7 +224,7 @@ mod tests {
             let mut expected = vec![];
             eager((&text, &rows), (k, 0.05), (&text, depth), &[], &mut expected);
             let silent = PromptLookup::new();
-            let shape = AppendedOptions { depth, ..AppendedOptions::WHOLE };
+            let shape = AppendedOptions { depth: Some(depth), ..AppendedOptions::WHOLE };
             let tree = drafted(shape, &[&silent, &calibration], (text[0], usize::MAX, 9));
             prop_assert_eq!(paths(&tree), expected);
         }
