@@ -149,7 +149,7 @@ def test_other_precisions_are_written(tmp_path, options):
         ({"weights": "fp32"}, "weights is 'fp32'"),
         ({"cache_type": "int4"}, "cache_type is 'int4'"),
         ({"decode_rows": 64}, "decode_rows is 64, expected at most prefill_rows, 32"),
-        ({"narrow_rows": 8}, "narrow_rows is 8, expected 1 to 7, fewer than decode_rows"),
+        ({"narrow_rows": 8}, "narrow_rows is 8, but must be at most 7"),
         ({"context": 9999}, "context is 9999"),
         ({"blocks": 0}, "blocks is 0"),
     ],

@@ -58,6 +58,7 @@ from coordgen_rs.convert.writer import (
     staged_directory,
 )
 from coordgen_rs.errors import OptionError, UnsupportedModelError
+from coordgen_rs.errors.arguments import count
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.runtime.qnn.options import soc_named
 
@@ -175,11 +176,8 @@ class _Options(BundleOptions):
         if self.cache_type not in ("uint8", "uint16"):
             raise OptionError(f"cache_type is {self.cache_type!r}, expected uint8 or uint16")
         self.check_limits(config, _MOST_ROWS)
-        if self.narrow_rows is not None and not 1 <= self.narrow_rows < self.decode_rows:
-            raise OptionError(
-                f"narrow_rows is {self.narrow_rows}, expected 1 to {self.decode_rows - 1}, fewer "
-                "than decode_rows"
-            )
+        if self.narrow_rows is not None:
+            count("narrow_rows", self.narrow_rows, most=self.decode_rows - 1)
 
 
 def _refuse_switches(config: ModelConfig) -> None:
