@@ -62,7 +62,9 @@ class Stats:
     cut_at: int | None = None
     stop_string: str | None = None
     seed: int | None = None
-    clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter, repr=False, compare=False)
+    clock: Callable[[], float] = field(
+        default_factory=lambda: time.perf_counter, repr=False, compare=False
+    )
     _experts: tuple[OfExperts, ExpertReport] | None = field(default=None, repr=False, compare=False)
     _part: str | None = field(default=None, repr=False, compare=False)
     _since: float = field(default=0.0, repr=False, compare=False)
