@@ -310,8 +310,8 @@ def test_each_part_of_edgellm_stands_beside_what_lacks_it(bundle_of, data, tmp_p
     assert [row["drafted"] for row in shown] == [row["verified"] for row in shown]
     for row in shown:
         assert row["drafted"] > 0
-        assert 0 <= row["provisional_share"] <= 1
-        assert draft_method(row["method"]).in_gaps or row["provisional_share"] == 0
+        assert 0 <= row["kept"] <= row["drafted"]
+        assert draft_method(row["method"]).in_gaps or row["provisional"] == row["kept"] == 0
     settings = Settings(bundle, data, memory_budget=budget, draft_model=bundle)
     assert "edgellm" in chosen_sections(None, settings)
     with pytest.raises(OptionError, match="needs --draft-model and --memory-budget"):
