@@ -186,7 +186,7 @@ def test_a_run_is_written_as_its_schema_says(built, coordgen):
 def test_each_figure_of_edgellms_parts_is_found_by_its_published_name(built, measure, whole):
     folder = built / "build" / "papers"
     paths = (folder / "embedded", folder / "draft", folder / "prompts.jsonl")
-    found = [*measure(Wanted(*paths, is_full=False, threads=1))]
+    found = [*measure(Wanted(*paths, is_full=False, threads=None))]
     assert items()[whole].published.keys() <= {one.name for one in found if one.item == whole}
     assert {one.item for one in found} <= items().keys()
     assert all(one.ours is not None for one in found)
