@@ -85,6 +85,10 @@ def add_arguments(parser: Parser) -> None:
     parser.declare_group(
         "options for qnn",
         option.word("--soc NAME").help(f"the chip: {', '.join(SOCS)}"),
+        option.count("--narrow-rows N").help(
+            "also make decode graphs of so few rows, for steps with short drafts; their weights "
+            "are loaded beside those of --decode-rows; default: none"
+        ),
         option.choice("--kv-cache", ["uint8", "uint16"]).help(
             "type of cached keys and values; default: uint8"
         ),
@@ -98,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OptionError: Two options exclude each other, or a package is missing.
     """
-    from_qnn = {"--soc": options.soc}
+    from_qnn = {"--soc": options.soc, "--narrow-rows": options.narrow_rows}
     from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}
     given = [name for name, value in from_qnn.items() if value is not None]
     if options.provider == "cpu" and given:
@@ -155,6 +159,7 @@ def _export_qnn(options: argparse.Namespace) -> int:
             soc=options.soc,
             weights=options.weights or "int8",
             cache_type=options.kv_cache or "uint8",
+            narrow_rows=options.narrow_rows,
             on_progress=on_progress,
         )
     if options.json:

@@ -66,7 +66,7 @@ class OrtSession(CachedSession):
         self.device = device
         self.forward = Forward(device)
         manifest = self.bundle.manifest
-        costs = costs or guessed_costs(manifest)
+        costs = costs or guessed_costs(manifest, is_shared=device.is_shared)
         graphs_budget = memory_budget
         self.dependents = WeakSet[Session]()
         if memory_budget is not None and device.experts is not None:
@@ -287,14 +287,31 @@ class OrtSession(CachedSession):
             raise type(self._closed)(*self._closed.args) from error  # graphs went meanwhile
 
 
-def guessed_costs(manifest: Manifest) -> list[BlockCost]:
-    """Estimated costs of the blocks, by their weights and the experts that a row reads."""
+def guessed_costs(manifest: Manifest, *, is_shared: bool = False) -> list[BlockCost]:
+    """Estimated costs of the blocks, by their weights and the experts that a row reads.
+
+    Args:
+        manifest: Of the bundle. Where its decode widths have files of their own, each is loaded
+            with a copy of the weights.
+        is_shared: Whether all graphs of a block share the weights.
+    """
     rows, experts = (manifest.prefill_rows, manifest.decode_rows), manifest.experts
-    return [
-        BlockCost.guessed(
+    costs = []
+    for block in manifest.blocks:
+        of_one = BlockCost.guessed(
             manifest.files[block.weights].num_bytes,
             *rows,
             expert_bytes=0 if experts is None else experts.row_bytes(block.layers),
         )
-        for block in manifest.blocks
-    ]
+        num_copies = 1 if is_shared else block.num_copies(manifest.decode_widths)
+        costs.append(
+            BlockCost(
+                prefill_load_us=of_one.prefill_load_us,
+                prefill_compute_us=of_one.prefill_compute_us,
+                prefill_bytes=of_one.prefill_bytes,
+                decode_load_us=of_one.decode_load_us * num_copies,
+                decode_compute_us=of_one.decode_compute_us,
+                decode_bytes=of_one.decode_bytes * num_copies,
+            )
+        )
+    return costs

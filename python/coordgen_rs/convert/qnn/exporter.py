@@ -84,6 +84,7 @@ def export_qnn(
     blocks: int = 1,
     prefill_rows: int = 256,
     decode_rows: int = 32,
+    narrow_rows: int | None = None,
     context: int | None = None,
     chat_template: str | Path | None = None,
     on_progress: Progress | None = None,
@@ -101,6 +102,8 @@ def export_qnn(
         blocks: Number of blocks into which the layers are cut.
         prefill_rows: Rows of the prefill graph.
         decode_rows: Rows of the decode graph.
+        narrow_rows: Rows of a second, narrower decode graph, which a step of few rows runs under;
+            it is loaded and released together with the other. None makes none.
         context: Most tokens of a request; None takes the model's limit, but at most 1,024.
         chat_template: Same as in `export_checkpoint`.
         on_progress: Called with what comes next, steps done, and steps in all.
@@ -124,6 +127,7 @@ def export_qnn(
             None if chat_template is None else Path(chat_template),
             soc=soc,
             cache_type=cache_type,
+            narrow_rows=narrow_rows,
         )
         options.check(source.config)
         float_bytes = sum(4 * math.prod(tensor.shape) for tensor in source.tensors.values())
@@ -150,6 +154,7 @@ class _Options(BundleOptions):
 
     soc: str
     cache_type: CacheType
+    narrow_rows: int | None
 
     def check(self, config: ModelConfig) -> None:
         """Refuse what the exporter or the model cannot do.
@@ -165,6 +170,17 @@ class _Options(BundleOptions):
         if self.cache_type not in ("uint8", "uint16"):
             raise OptionError(f"cache_type is {self.cache_type!r}, expected uint8 or uint16")
         self.check_limits(config, _MOST_ROWS)
+        if self.narrow_rows is not None and not 1 <= self.narrow_rows < self.decode_rows:
+            raise OptionError(
+                f"narrow_rows is {self.narrow_rows}, expected at least 1 and fewer than "
+                f"decode_rows, {self.decode_rows}"
+            )
+
+    @property
+    def widths(self) -> list[int]:
+        """Same as in `BundleOptions`, and the narrow one, if any."""
+        narrow = [] if self.narrow_rows is None else [self.narrow_rows]
+        return narrow + super().widths
 
 
 def _refuse_switches(config: ModelConfig) -> None:
