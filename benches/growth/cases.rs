@@ -24,7 +24,7 @@ pub enum Tree {
 /// One way to draft.
 pub struct Case {
     pub name: String,
-    pub sources: Vec<&'static str>,
+    pub sources: Vec<String>,
     pub shape: TreeShape,
     pub has_costs: bool,
     pub commit: CommitPolicy,
@@ -35,7 +35,8 @@ pub struct Case {
 }
 
 impl Case {
-    fn new(name: impl Into<String>, sources: Vec<&'static str>) -> Self {
+    fn new(name: impl Into<String>, sources: impl IntoIterator<Item: Into<String>>) -> Self {
+        let sources = sources.into_iter().map(Into::into).collect();
         Self {
             name: name.into(),
             sources,
@@ -72,7 +73,7 @@ impl Case {
     pub fn all() -> Vec<Self> {
         let mut cases: Vec<Self> = SOURCES
             .iter()
-            .map(|source| Self { model: Model::Made, ..Self::new(source.name, vec![source.name]) })
+            .map(|source| Self { model: Model::Made, ..Self::new(source.name, [source.name]) })
             .collect();
         for method in METHODS {
             cases.extend([false, true].map(|has_costs| Self::of_method(method, has_costs)));
@@ -81,19 +82,19 @@ impl Case {
         let drawn = drawn.expect("in range");
         let repetition = Penalties { repetition: 1.1, ..Penalties::default() };
         let counted = Penalties { presence: 0.1, frequency: 0.01, ..Penalties::default() };
-        let auto = || Self::new("", vec!["automaton", "resumed-copy", "reuse"]);
+        let auto = || Self::new("", ["automaton", "resumed-copy", "reuse"]);
         cases.extend([
             Self {
                 name: "a model that is run".into(),
                 model: Model::Run,
-                sources: vec!["automaton", "draft-model"],
+                sources: ["automaton", "draft-model"].map(String::from).into(),
                 ..auto()
             },
             Self {
                 name: "a model that is run, with costs".into(),
                 model: Model::Run,
                 has_costs: true,
-                sources: vec!["automaton", "draft-model"],
+                sources: ["automaton", "draft-model"].map(String::from).into(),
                 ..auto()
             },
             Self { name: "a chain".into(), shape: TreeShape::Chain, ..auto() },

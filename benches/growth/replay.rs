@@ -11,7 +11,7 @@ use coordgen_rs::draft::choose::drafter::{Drafter, DrafterOptions};
 use coordgen_rs::draft::choose::model_choice::ModelPrice;
 use coordgen_rs::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 use coordgen_rs::draft::host::{HostDrafter, HostOptions};
-use coordgen_rs::draft::methods::{Method, Needs, SOURCES, SourceInputs, source_from};
+use coordgen_rs::draft::methods::{Method, Needs, Source, SourceInputs, source_from};
 use coordgen_rs::draft::source::DraftSource;
 use coordgen_rs::draft::sources::common_phrases::PhraseTable;
 use coordgen_rs::draft::sources::history::History;
@@ -181,24 +181,23 @@ impl<'a> Replay<'a> {
             SourceInputs { draft_model: model, phrases, token_variants, ..SourceInputs::default() };
         let (mut sources, mut history): (Vec<Box<dyn DraftSource>>, _) = (Vec::new(), None);
         let finished = text.ending_alike(FINISHED);
-        for &name in &case.sources {
-            let source =
-                SOURCES.iter().find(|source| source.name == name).expect("of the registry");
-            match source.needs {
+        for spelling in &case.sources {
+            let name = spelling.split(':').next().expect("a name");
+            match Source::named(name).expect("of the registry").needs {
                 Needs::History => {
                     let finished = history.get_or_insert_with(|| Finished::new(&finished));
                     let all = finished.history.all_sources();
                     sources.extend(all.filter(|own| own.name() == name));
                 }
                 Needs::Prediction => sources.push(Box::new(Prediction::new())),
-                _ => sources.push(source_from(name, &on).expect("all that it draws on")),
+                _ => sources.push(source_from(spelling, &on).expect("all that it draws on")),
             }
         }
         (sources, history)
     }
 
     fn begin(&mut self) {
-        let is_predicted = self.case.sources.contains(&Prediction::NAME);
+        let is_predicted = self.case.sources.iter().any(|name| name == Prediction::NAME);
         let prediction = if is_predicted { &self.text.prompt[..] } else { &[] };
         let (prompt, most) = (&self.text.prompt, self.text.answer.len());
         self.drafter.begin_predicted(prompt, most, prediction).expect("a prompt");
@@ -287,7 +286,7 @@ impl<'a> Replay<'a> {
 /// The last token of what the model is to read now.
 fn next_read(model: &SharedModelDraft) -> Option<TokenId> {
     let mut draft = model.lock();
-    let step = draft.next_step(MOST_DRAFTED, false)?;
+    let step = draft.next_step((MOST_DRAFTED, usize::MAX), false)?;
     step.tree.token_ids().last().copied()
 }
 

@@ -43,6 +43,7 @@ __all__ = [
     "SeenTokens",
     "ShapeError",
     "SharedHistory",
+    "SimulatedClock",
     "StepInputs",
     "SuffixAutomaton",
     "SwitchReport",
@@ -320,7 +321,10 @@ class DraftMethod:
 
     @property
     def published(self) -> str | None:
-        """Paper, section and equation, where it is as published; None for ours."""
+        """Paper, section and equation or table, where it is as published; None for the others.
+
+        Such a method has all of its sources, or none.
+        """
 
     @property
     def needs_draft_model(self) -> bool:
@@ -332,11 +336,16 @@ class DraftMethod:
 
     @property
     def growth(self) -> str:
-        """What its draft model reads next; for `ModelDraft`."""
+        """What its draft model reads next: "chain", "paced" (EdgeLLM, Eq. 2) or "surest"."""
 
     @property
     def stop(self) -> str:
-        """When its draft model has drafted enough; for `ModelDraft`."""
+        """When its draft model has drafted enough.
+
+        "count", at as many tokens as it may; "tree-confidence", when the surest branch is below
+        alpha (EdgeLLM, Eq. 3); "fixed", the same with the first alpha; "next-token", when the
+        surest token that could be read next is below alpha.
+        """
 
     @property
     def weighs_model(self) -> bool:
@@ -365,6 +374,9 @@ class DraftMethod:
     ) -> list[str]:
         """The names of its sources, in order, for `Drafter`.
 
+        Options are behind a name where the method asks for other ones than ours:
+        "calibration:k=3:least=0.02:occurrences=16".
+
         Args:
             free_rows: Rows cost nothing: the drafter is given no costs.
             draft_model: There is a draft model.
@@ -373,7 +385,8 @@ class DraftMethod:
             recorded: A recorded answer plays the target, so that there are no logits.
 
         Raises:
-            OptionError: All of its sources need something that is missing; the message says what.
+            OptionError: All of its sources need something that is missing, or one does and the
+                method is `published`; the message says what.
         """
 
 PLAIN: Final[str]
@@ -519,7 +532,8 @@ class Drafter:
     Args:
         step_inputs: One for each step that the session can run, narrowest first.
         vocab_size: Number of columns of the logits, at most 2^24.
-        sources: Names from `draft_sources`. If empty, nothing is drafted.
+        sources: Names from `draft_sources`, perhaps with options behind them as `DraftMethod` gives
+            them: "calibration:k=3". If empty, nothing is drafted.
         costs: What each step costs, in any unit: a number, or a pair: with an empty cache, and
             additionally per committed token; perhaps with two more: the experts that the step
             reads where its tokens are unrelated, and what each costs. Wider steps and drafts are
@@ -536,17 +550,22 @@ class Drafter:
         model_draft: What "draft-model" proposes: a draft model's tree.
         phrases: What "common-phrases" and "respelling" draw on.
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
-            targets that verify no branches. Other trees use only the first source, and no costs:
-            "static" is Token Recycling's, a `DynamicTree` is DIAA's.
+            targets that verify no branches. Other trees ask for no costs. Of the first source
+            alone, "static" is Token Recycling's, a `DynamicTree` DIAA's, "drafted" EdgeLLM's: all
+            that it says. "appended" is CoordGen's: the likeliest path of the longest match, then
+            all that the other sources add beside it, in their order, depth first. Options may
+            follow it, which hold for "calibration": "appended:depth=8:nodes=60:by_ranks=no", with
+            at most so many edges and nodes, and whether nodes come by the sum of the ranks on
+            their paths instead.
         beside: A drafter of the same sources and vocabulary, with which this one, and all beside
             it, share "earlier-requests" and what is learned of the sources: for requests of one
             user that run at the same time. A request that runs is not drafted from until it has
             ended and another begins. No other thread may be within a call of it meanwhile.
 
     Raises:
-        OptionError: A source, commit or tree is unknown, steps or costs are unusable, the
-            vocabulary is above 2^24, the history, the look-up table or the draft model is of
-            another one, or the drafter beside has other sources or another vocabulary.
+        OptionError: A source, commit, tree or option of one is unknown, steps or costs are
+            unusable, the vocabulary is above 2^24, the history, the look-up table or the draft
+            model is of another one, or the drafter beside has other sources or another vocabulary.
     """
 
     def __new__(
@@ -653,6 +672,17 @@ class Drafter:
             ShapeError: No step fits after `past_len` tokens.
             OptionError: A cost is negative, infinite or NaN.
             UnsupportedGrammarError, GrammarError: Same as in `propose`.
+        """
+
+    def draft_room(self, past_len: int) -> tuple[int, int]:
+        """Most tokens that a draft behind `past_len` committed ones has rows for, and its depth.
+
+        Both behind the tokens that are certain; no deeper than what may still be given out.
+
+        Raises:
+            CallOrderError: No request is running.
+            ShapeError: No step fits after `past_len` tokens.
+            GrammarError: The grammar cannot go on.
         """
 
     def model_ran(self, cost: float, *, catching_up: float = 0.0) -> None:
@@ -767,8 +797,11 @@ class Drafter:
                 vocabulary.
         """
 
-    def draft_on(self) -> bool:
+    def draft_on(self, wait_us: float) -> bool:
         """Use a pause of the target to draft further.
+
+        Args:
+            wait_us: Microseconds that it is expected to last.
 
         Returns:
             Whether there was something to do; always False without a draft model.
@@ -1211,7 +1244,9 @@ class HostDrafter:
             token and the draft tokens. 1 to 17 by default.
         costs: What a run of each costs, as in `Drafter`; drafts are only as long as pays. Without
             costs rows are free.
-        method: A method from `draft_methods`; its sources that read logits are left out.
+        method: A method from `draft_methods`. Its sources that read logits are left out, or it is
+            refused if it is published. The chains of "sam" and "prompt-lookup" are weighed as
+            "best-first" trees are.
         commit: How the engine keeps what it accepts of a tree: "compact", a path on any branch, or
             "canonical", tokens on the first path (nodes 0, 1, 2, ..) alone.
         end_token_ids: Tokens that end an answer: nothing is drafted behind them.
@@ -1747,6 +1782,7 @@ class SimulatedClock:
             OptionError: It is negative.
         """
 
+@final
 class Switcher:
     """Decides when graphs of blocks are loaded and released, and does it alongside compute.
 
@@ -1891,6 +1927,12 @@ class Switcher:
             CallOrderError: Another block is running, or is the next to run.
             OptionError: The block does not exist.
             BlockLoadError: The block has no graph, and none will come; or loading was cancelled.
+        """
+
+    def wait_us(self, block: int) -> int:
+        """Microseconds until a block has a graph, as far as can be told.
+
+        For a load that takes longer than planned, as long again as it is late.
         """
 
     def try_enter(self, block: int) -> _GraphName | None:
@@ -2175,17 +2217,12 @@ class ModelDraft:
         costs: What each of the steps costs, as in `Drafter`; None where that is no matter.
         least_that_pays: Share of a step of the target that a step of the draft model costs: a
             branch less sure is not followed. 0 where that is no matter.
-        growth: What is read next: "chain", the likeliest token after the last one; "paced", the
-            branch that is shortest of what it should be (EdgeLLM, Eq. 2); "surest", the surest
-            token of any branch.
-        stop: When it is enough: "tree-confidence", when the surest branch is below alpha (EdgeLLM,
-            Eq. 3); "fixed", the same with the first alpha; "next-token", when the surest token
-            that could be read next is below alpha.
+        method: Drafts as this method does; None as "edgellm-ours".
         num_scored: Number of columns of the logits, where the model scores the first ids alone.
 
     Raises:
-        OptionError: `least_that_pays` is not 0 to 1, costs are unusable, a name is unknown, or
-            `num_scored` is not 1 to `vocab_size`.
+        OptionError: `least_that_pays` is not 0 to 1, costs are unusable, or `num_scored` is not 1
+            to `vocab_size`.
     """
 
     def __new__(
@@ -2196,8 +2233,7 @@ class ModelDraft:
         end_token_ids: Sequence[int] = ...,
         costs: Sequence[_StepCost] | None = None,
         least_that_pays: float = 0.0,
-        growth: str = "surest",
-        stop: str = "next-token",
+        method: DraftMethod | None = None,
         num_scored: int | None = None,
     ) -> ModelDraft: ...
     def take_realignment(self) -> tuple[int, NDArray[np.uint32]] | None:
@@ -2220,7 +2256,9 @@ class ModelDraft:
     def skip(self, num_tokens: int) -> None:
         """Tell that the session has read the next tokens by itself; the last is always left."""
 
-    def next_step(self, max_tokens: int, *, provisional: bool = False) -> StepInputs | None:
+    def next_step(
+        self, max_tokens: int, max_depth: int = ..., *, provisional: bool = False
+    ) -> StepInputs | None:
         """The filled inputs of the next step; None where it is enough, or the cache is full.
 
         All of its `num_nodes` rows are to be committed. A step that is not answered by `read` is
@@ -2228,8 +2266,9 @@ class ModelDraft:
 
         Args:
             max_tokens: Tokens to draft at most.
+            max_depth: Most tokens of a branch, from the text on.
             provisional: The target verifies what was drafted before: go on although that was
-                enough (EdgeLLM III-D).
+                enough (EdgeLLM III-D). The next draft is the same, and takes fewer steps.
 
         Raises:
             InvalidDraftError: More tokens are unread than a step has rows: `skip` some.
@@ -2242,6 +2281,14 @@ class ModelDraft:
             ShapeError: The logits have another dtype or shape.
             NonFiniteLogitsError: The row has no usable maximum.
         """
+
+    @property
+    def num_drafted(self) -> int:
+        """Tokens that are drafted for the target to verify."""
+
+    @property
+    def num_promoted(self) -> int:
+        """Drafted tokens that the model had read before, in total: each saved a step."""
 
     @property
     def threshold(self) -> float:

@@ -1,5 +1,5 @@
 //! Options behind a name: `diaa:budget=60:update_interval=4`. In: what was written, and the places that
-//! its owner has for values. Out: the name; values at their places, within their ranges.
+//! its owner has for values. Out: the name; values at their places, within their ranges; and back.
 
 use std::ops::RangeInclusive;
 
@@ -25,6 +25,23 @@ pub type Settings<'a> = Vec<(&'static str, Setting<'a>)>;
 pub fn split(spelling: &str) -> (&str, impl Iterator<Item = &str>) {
     let mut parts = spelling.split(':');
     (parts.next().unwrap_or_default(), parts)
+}
+
+/// A name with the options behind it that say what its settings are.
+pub fn spelled(name: &str, settings: &Settings<'_>) -> String {
+    let mut spelling = name.to_owned();
+    for (option, setting) in settings {
+        let value = match setting {
+            Setting::Count(value, _) => value.to_string(),
+            Setting::Bound(None, _) => continue,
+            Setting::Bound(Some(value), _) => value.to_string(),
+            Setting::Share(value) => value.to_string(),
+            Setting::Switch(true) => "yes".into(),
+            Setting::Switch(false) => "no".into(),
+        };
+        spelling = format!("{spelling}:{option}={value}");
+    }
+    spelling
 }
 
 /// Gives a setting the value in `option`, `name=value`. Fails when there is none of that name, and when
@@ -98,6 +115,10 @@ mod tests {
         ] {
             assert_eq!(set(&mut settings, option).unwrap_err().to_string(), refusal);
         }
+        let said = spelled("diaa", &settings);
+        assert_eq!(said, "diaa:count=8:bound=60:share=0.25:switch=yes");
         assert_eq!((count, bound, share, switch), (8, Some(60), 0.25, true));
+        let mut none = None;
+        assert_eq!(spelled("diaa", &vec![("bound", Setting::Bound(&mut none, 1..=9))]), "diaa");
     }
 }

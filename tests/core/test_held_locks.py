@@ -39,6 +39,7 @@ ARGUMENTS = {
     "save": ["/nowhere/table", VOCAB_SIZE, bytes(32)],
     "open": ["/nowhere/table", VOCAB_SIZE, bytes(32)],
     "skip": [0],
+    "wait_us": [0],
     "next_step": [4],
     "read": [logits(4), 0],
     "begin": [16],

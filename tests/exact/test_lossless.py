@@ -4,12 +4,23 @@ import numpy as np
 import pytest
 
 from answers import tokens_of
-from coordgen_rs import DraftModel, Sampling, Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import (
+    DraftModel,
+    Sampling,
+    Stats,
+    Tokenizer,
+    draft_methods,
+    generate,
+    make_drafter,
+    plain,
+)
 from coordgen_rs.lab.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import SCRIPTS, ScriptedDrafter, chain, right_to_the_full_width
 
 WEIGHTS = ("fp32", "int8", "int4")
+FORMS = [("fp32", "f32"), ("int8", "f32"), ("int4", "f32"), ("fp32", "f16"), ("int8", "q8")]
+"""Weights, and how keys and values are held."""
 STORIES = (
     "Lily and Tom went to the park. Lily and Tom saw a dog. Tom said",
     "The big red ball",
@@ -21,15 +32,20 @@ ALL_SOURCES = (
     *("reuse", "lookup-table", "common-phrases", "respelling"),
 )
 LOOKUPS = ("auto", "prompt-lookup", ALL_SOURCES)
-METHODS = ("sam", "token-recycling", "diaa")
+PUBLISHED = {it.name: it.needs_draft_model for it in draft_methods() if it.published}
+LOOKING_UP = (
+    "auto",
+    "token-recycling",
+    ALL_SOURCES,
+    *(n for n, model in PUBLISHED.items() if not model),
+)
+DRAFTING = (*("auto", "blend", "edgellm-ours"), *(n for n, model in PUBLISHED.items() if model))
 
 
-def assert_lossless(
-    session, prompt, max_new_tokens, drafts=(*LOOKUPS, *METHODS), model=None, commit="auto"
-):
+def assert_lossless(session, prompt, max_new_tokens, drafts=LOOKING_UP, model=None, commit="auto"):
     expected = tokens_of(plain(session, prompt, max_new_tokens=max_new_tokens))
     for draft in drafts:
-        used = model if draft in ("auto", "blend", "edgellm") else None
+        used = model if draft in DRAFTING else None
         drafter = make_drafter(session, draft, commit, draft_model=used)
         got = tokens_of(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=drafter))
         assert got == expected, f"draft {draft} after a prompt of {len(prompt)} tokens"
@@ -56,19 +72,19 @@ def test_embedded_model_says_the_same_with_and_without_drafts(session_of, weight
 @pytest.mark.parametrize("commit", ["canonical", "compact"])
 @pytest.mark.parametrize(
     ("weights", "form"),
-    [("fp32", "f32"), ("int8", "f32"), ("int4", "f32"), ("fp32", "f16"), ("int8", "q8")],
+    FORMS,
 )
 def test_both_ways_to_commit_say_the_same_as_plain_decoding(session_of, weights, form, commit):
     session = session_of("embedded", weights, kv_cache=form)
     assert commit in session.exact_commits
     assert session.is_exact_after_prefill
     model = DraftModel(session_of("embedded-draft", weights, kv_cache=form))
-    drafts = (*LOOKUPS, *METHODS, "edgellm", "blend")
-    for index, task in enumerate(TASKS[commit == "compact" :: 2]):
-        made = example(task, HELD_OUT_SEEDS[600 + index])
-        prompt = Tokenizer.of(session.bundle).encode(made.prompt)
-        answer = assert_lossless(session, prompt, 40, drafts, model, commit)
-        assert answered_beside(session, prompt, answer, commit)[0] == answer
+    drafts = (*LOOKING_UP, *DRAFTING)
+    number = 2 * FORMS.index((weights, form)) + (commit == "compact")
+    made = example(TASKS[number % len(TASKS)], HELD_OUT_SEEDS[600 + number])
+    prompt = Tokenizer.of(session.bundle).encode(made.prompt)
+    answer = assert_lossless(session, prompt, 40, drafts, model, commit)
+    assert answered_beside(session, prompt, answer, commit)[0] == answer
 
 
 def test_fewer_bits_are_near_to_float32_and_not_the_same(session_of):

@@ -39,7 +39,7 @@ def counted(rows):
 
 def test_a_table_holds_every_combination_and_is_gone_on_with(coordgen, logs, tmp_path):
     table = tmp_path / "results.json"
-    lists = ("--drafter", "sam,coordgen", "--budget", "4,8")
+    lists = ("--drafter", "sam,coordgen-ours", "--budget", "4,8")
     assert "8 cells measured, 0 were there, 0 failed" in (
         coordgen(*replaying(*logs, table=table), *lists).err
     )

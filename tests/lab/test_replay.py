@@ -184,7 +184,7 @@ def test_prompt_lookup_takes_the_steps_of_its_naive_twin_and_a_rule_is_counted_a
 
 def test_a_session_drafts_from_earlier_records():
     records = make_records(2) * 3
-    for drafter in ("coordgen", "sam"):
+    for drafter in ("coordgen-ours", "sam"):
         alone = replay(records, drafter=drafter, vocab_size=9)
         together = replay(records, drafter=drafter, history="earlier-requests", vocab_size=9)
         assert together.steps < alone.steps
@@ -213,7 +213,7 @@ def test_known_answer_of_prompt_lookup_on_spec_bench():
     result = replay(records, drafter="prompt-lookup", budget=10, vocab_size=size)
     assert result.steps == sum(naive_lookup_steps(r.prompt, r.answer, 10) for r in records)
     assert 1.70 < result.tokens_per_step < 1.76
-    blended = replay(records, drafter="coordgen", vocab_size=size)
+    blended = replay(records, drafter="coordgen-ours", vocab_size=size)
     assert blended.tokens_per_step > 1.1 * result.tokens_per_step
 
 

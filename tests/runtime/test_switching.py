@@ -191,8 +191,8 @@ def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
 
     worked = []
 
-    def work():
-        worked.append(len(worked))
+    def work(wait_us):
+        worked.append(wait_us)
         if len(worked) == 3:
             may_go_on.set()
         return True
@@ -216,8 +216,9 @@ def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, ex
         drafted.acquire()  # compute waits, and the model was asked to draft meanwhile
         load(block, graph)
 
-    def noticed_draft_on():
-        has_more = draft_on()
+    def noticed_draft_on(wait_us):
+        assert wait_us >= 0
+        has_more = draft_on(1e9)  # nobody knows how long: it waits for this
         drafted.release()
         return has_more
 

@@ -351,6 +351,16 @@ class OfSwitcher(Subject):
         return [*found, switcher.resident()]
 
 
+class OfSimulatedClock(Subject):
+    def made(self):
+        clock = _core.SimulatedClock()
+        clock.advance(self.seed)
+        return clock
+
+    def seen(self):
+        return told(self.object, ["now_us", ("seconds",)])
+
+
 class OfExpertStore(Subject):
     def made(self):
         self.folder = tempfile.TemporaryDirectory()

@@ -6,7 +6,6 @@ It does not look at the other files of the bundle; `directory.py` does.
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -101,10 +100,6 @@ class BlockFiles:
     def layers(self) -> range:
         """The numbers of its layers."""
         return range(self.first_layer, self.first_layer + self.num_layers)
-
-    def num_copies(self, widths: Iterable[int]) -> int:
-        """How often its weights are in memory while it can run at some widths: once a file."""
-        return len({self.graphs[rows] for rows in widths})
 
 
 @dataclass(frozen=True)

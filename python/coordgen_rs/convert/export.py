@@ -85,13 +85,10 @@ def add_arguments(parser: Parser) -> None:
     parser.declare_group(
         "options for qnn",
         option.word("--soc NAME").help(f"the chip: {', '.join(SOCS)}"),
-        option.count("--narrow-rows N").help(
-            "also make decode graphs of so few rows, for steps with short drafts; their weights "
-            "are loaded beside those of --decode-rows; default: none"
-        ),
         option.choice("--kv-cache", ["uint8", "uint16"]).help(
             "type of cached keys and values; default: uint8"
         ),
+        option.count("--narrow-rows N").help("add a narrow decode graph, for short drafts"),
         option.JSON.help("print the report as JSON"),
     )
 
@@ -102,9 +99,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OptionError: Two options exclude each other, or a package is missing.
     """
-    from_qnn = {"--soc": options.soc, "--narrow-rows": options.narrow_rows}
-    from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}
-    given = [name for name, value in from_qnn.items() if value is not None]
+    from_qnn = ("soc", "kv_cache", "narrow_rows", "json")
+    given = [f"--{name.replace('_', '-')}" for name in from_qnn if getattr(options, name)]
     if options.provider == "cpu" and given:
         raise OptionError(f"{given[0]} is for --provider qnn")
     try:

@@ -42,6 +42,7 @@ class Stats:
             if its last step went on; None if none did.
         stop_string: The stop string that ended it; None if none did.
         seed: What sampling began from, given or drawn; None where nothing is sampled.
+        clock: Tells the time in seconds; another one where it is simulated.
     """
 
     prompt_tokens: int = 0
@@ -61,6 +62,7 @@ class Stats:
     cut_at: int | None = None
     stop_string: str | None = None
     seed: int | None = None
+    clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)
     _experts: tuple[OfExperts, ExpertReport] | None = field(default=None, repr=False, compare=False)
     _part: str | None = field(default=None, repr=False, compare=False)
     _since: float = field(default=0.0, repr=False, compare=False)
@@ -121,11 +123,11 @@ class Stats:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Measure a part of the prefill."""
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield
         finally:
-            self.prefill_s += time.perf_counter() - start
+            self.prefill_s += self.clock() - start
 
     def begin(self, part: str) -> None:
         """Begin a part of a step, and end the one before it.
@@ -134,13 +136,13 @@ class Stats:
             part: "draft" and "accept" count as drafting, all others as decoding alone.
         """
         self.pause()
-        self._part, self._since = part, time.perf_counter()
+        self._part, self._since = part, self.clock()
 
     def pause(self) -> None:
         """End the current part; what follows is the consumer's time."""
         if self._part is None:
             return
-        seconds = time.perf_counter() - self._since
+        seconds = self.clock() - self._since
         self.decode_s += seconds
         if self._part in ("draft", "accept"):
             self._step_drafting_us += 1e6 * seconds

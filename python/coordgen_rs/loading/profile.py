@@ -9,12 +9,15 @@ import dataclasses
 import hashlib
 import json
 import platform
+import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import onnxruntime
 
@@ -37,7 +40,6 @@ SCHEMA_VERSION = 1
 
 _LARGEST = 2.0**50  # thirty years in microseconds, a petabyte
 _MOST_BYTES = 64 << 20
-_PACKAGED = "published"
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Profile:
     head: HeadFigures | None
     step_us_by_width: dict[int, float]
     """A whole step: all blocks and the head, by number of rows."""
+    watts: float | None = None
+    """Mean power of the device while it works; None where it is not known."""
 
     def block_costs(self) -> list[BlockCost]:
         """The costs of the blocks for plans, in whole microseconds."""
@@ -166,19 +170,47 @@ class Profile:
             ProfileError: There is neither, or the file is not a profile.
             OSError: The file cannot be read.
         """
-        packaged = resources.files("coordgen_rs.loading") / _PACKAGED / f"{name}.json"
         if name in packaged_profiles():
-            return cls.from_json(packaged.read_text("utf-8"), name)
+            return cls.from_json(json.dumps(packaged_profiles()[name]), name)
         if not Path(name).exists():
             known = ", ".join(packaged_profiles())
             raise ProfileError(f"there is no profile at {name}; the packaged ones are {known}")
         return cls.read(Path(name))
 
 
-def packaged_profiles() -> list[str]:
-    """The names of the profiles that come with the package."""
-    files = (resources.files("coordgen_rs.loading") / _PACKAGED).iterdir()
-    return sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
+@cache
+def packaged_profiles() -> dict[str, dict[str, Any]]:
+    """The profiles that come with the package, by name, as their files would hold them."""
+    text = resources.files("coordgen_rs.loading").joinpath("published.toml").read_text("utf-8")
+    told = tomllib.loads(text)
+    step_us = {int(rows): us for rows, us in told["step_us"].items()}
+    widest, num_blocks = told["prefill_rows"], told["num_blocks"]
+
+    def graph(rows: int) -> dict[str, Any]:
+        times = {"load_us": told["load_us"], "compute_us": step_us[rows]}
+        spreads = {"load_spread_us": 0.0, "compute_spread_us": 0.0}
+        shares = {name: round(us / num_blocks, 1) for name, us in times.items()}
+        return shares | spreads | {"num_bytes": told["num_bytes"] // num_blocks}
+
+    found = {}
+    for (phone, device), rows in product(told["phones"].items(), told["decode_rows"]):
+        by_width = {width: us for width, us in step_us.items() if width <= rows}
+        shares = {width: round(us / num_blocks, 1) for width, us in by_width.items()}
+        block = {"prefill": graph(widest), "decode": graph(rows) | {"compute_us_by_width": shares}}
+        suffix = "" if rows == told["decode_rows"][0] else f"-g2-{rows}"
+        found[f"{phone}-qwen2.5-1.5b{suffix}"] = {
+            "schema_version": SCHEMA_VERSION,
+            "source": "paper",
+            "note": told["note"],
+            "bundle": {"model": told["model"]},
+            "device": device,
+            "prefill_rows": widest,
+            "decode_rows": rows,
+            "blocks": [block] * num_blocks,
+            "head": None,
+            "step_us_by_width": by_width,
+        }
+    return found
 
 
 def _check(profile: Profile) -> None:

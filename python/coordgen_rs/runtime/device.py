@@ -41,7 +41,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs._core import StepInputs
+from coordgen_rs._core import SimulatedClock, StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.runtime.caches.kv_cache import Cache, KvCache
 from coordgen_rs.runtime.experts import ExpertFiles
@@ -200,6 +200,7 @@ class Device(ABC):
             rotated ones.
         allowed_commits: Ways to commit that are allowed: "canonical", and "compact" if it is exact.
         experts: The mixtures of experts that its graphs read; None where it can have none.
+        clock: Its time, where that is simulated; None for the system's.
     """
 
     provider: str
@@ -207,6 +208,7 @@ class Device(ABC):
     reads_tokens = False
     allowed_commits: Sequence[str] = ("canonical",)
     experts: ExpertFiles | None = None
+    clock: SimulatedClock | None = None
     _logits_type: type[np.generic] = np.float32
 
     def __init__(self, bundle: Bundle, cache: Cache, *, is_shared: bool) -> None:

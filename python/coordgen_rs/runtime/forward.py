@@ -216,7 +216,7 @@ def running(switcher: Switcher, block: int, gap_work: GapWork = None) -> Iterato
         BlockLoadError: The block has no graph, and none will come.
     """
     graph = switcher.try_enter(block)
-    while graph is None and gap_work is not None and gap_work():
+    while graph is None and gap_work is not None and gap_work(switcher.wait_us(block)):
         graph = switcher.try_enter(block)
     if graph is None:
         graph = switcher.enter(block)

@@ -66,7 +66,7 @@ class OrtSession(CachedSession):
         self.device = device
         self.forward = Forward(device)
         manifest = self.bundle.manifest
-        costs = costs or guessed_costs(manifest, is_shared=device.is_shared)
+        costs = costs or guessed_costs(manifest)
         graphs_budget = memory_budget
         self.dependents = WeakSet[Session]()
         if memory_budget is not None and device.experts is not None:
@@ -79,6 +79,7 @@ class OrtSession(CachedSession):
             is_shared=device.is_shared,
             strategy=switch,
             memory_budget=graphs_budget,
+            clock=device.clock,
         )
         self._closed: SessionClosedError | DeviceLostError | None = None
         if preload and memory_budget is None:
@@ -287,31 +288,28 @@ class OrtSession(CachedSession):
             raise type(self._closed)(*self._closed.args) from error  # graphs went meanwhile
 
 
-def guessed_costs(manifest: Manifest, *, is_shared: bool = False) -> list[BlockCost]:
+def guessed_costs(manifest: Manifest) -> list[BlockCost]:
     """Estimated costs of the blocks, by their weights and the experts that a row reads.
 
-    Args:
-        manifest: Of the bundle. Where its decode widths have files of their own, each is loaded
-            with a copy of the weights.
-        is_shared: Whether all graphs of a block share the weights.
+    Decode graphs that are files of their own, each with its weights, are loaded together.
     """
     rows, experts = (manifest.prefill_rows, manifest.decode_rows), manifest.experts
     costs = []
     for block in manifest.blocks:
-        of_one = BlockCost.guessed(
+        cost = BlockCost.guessed(
             manifest.files[block.weights].num_bytes,
             *rows,
             expert_bytes=0 if experts is None else experts.row_bytes(block.layers),
         )
-        num_copies = 1 if is_shared else block.num_copies(manifest.decode_widths)
-        costs.append(
-            BlockCost(
-                prefill_load_us=of_one.prefill_load_us,
-                prefill_compute_us=of_one.prefill_compute_us,
-                prefill_bytes=of_one.prefill_bytes,
-                decode_load_us=of_one.decode_load_us * num_copies,
-                decode_compute_us=of_one.decode_compute_us,
-                decode_bytes=of_one.decode_bytes * num_copies,
+        if manifest.qnn is not None and manifest.qnn.shared is None:
+            num_graphs = len({block.graphs[width] for width in manifest.decode_widths})
+            cost = BlockCost(
+                prefill_load_us=cost.prefill_load_us,
+                prefill_compute_us=cost.prefill_compute_us,
+                prefill_bytes=cost.prefill_bytes,
+                decode_load_us=num_graphs * cost.decode_load_us,
+                decode_compute_us=cost.decode_compute_us,
+                decode_bytes=num_graphs * cost.decode_bytes,
             )
-        )
+        costs.append(cost)
     return costs

@@ -97,8 +97,12 @@ OnLogits = Callable[[NDArray[np.float32]], None] | None
 OnRead = Callable[[int], None] | None
 """Told how many tokens of a prompt have been read."""
 
-GapWork = Callable[[], bool] | None
-"""Does a small part of the work for load gaps; returns whether there is more."""
+GapWork = Callable[[float], bool] | None
+"""Does a small part of the work for load gaps; returns whether there is more.
+
+Told how many microseconds the gap is expected to last from now on: it begins nothing that takes
+longer.
+"""
 
 
 class Session(Protocol):

@@ -97,12 +97,13 @@ pub struct HostDrafter {
 }
 
 impl HostDrafter {
-    /// A drafter by `method`, which also draws on `history`.
+    /// A drafter by `method`, which also draws on `history`. What sources say is weighed, also where the
+    /// method as published appends it.
     ///
     /// Fails when the method has no source that does without logits and a draft model, or has trees
     /// of its own; when rows or costs are unusable; and when the history has another vocabulary.
     pub fn new(method: Method, history: Option<&History>, options: HostOptions) -> Result<Self> {
-        if method.tree != TreeShape::BestFirst {
+        if !matches!(method.tree, TreeShape::BestFirst | TreeShape::Appended(_)) {
             let (what, must) = ("method of a host", "one without a tree of its own");
             return Err(Error::BadOption { what, got: format!("{:?}", method.name), must });
         }
@@ -110,7 +111,7 @@ impl HostDrafter {
         let context = MethodContext { free_rows, recorded: true, ..MethodContext::default() };
         let names = method.sources(context)?;
         let sources: Result<Vec<Box<dyn DraftSource>>> =
-            names.into_iter().map(source_named).collect();
+            names.iter().map(|name| source_named(name)).collect();
         let mut sources = sources?;
         if let Some(history) = history {
             if history.vocab_size() as usize != options.vocab_size {

@@ -12,19 +12,20 @@ pub use self::named_sources::{
     MethodContext, Needs, SOURCES, Source, SourceInputs, source_from, source_named,
 };
 use crate::draft::choose::tree_shape::TreeShape;
+use crate::draft::choose::tree_shape::appended_tree::AppendedOptions;
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
-use crate::draft::setting::{self, Settings};
+use crate::draft::setting::{self, Setting, Settings};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
-use crate::draft::sources::calibration::Calibration;
+use crate::draft::sources::calibration::{Calibration, CalibrationOptions};
 use crate::draft::sources::common_phrases::CommonPhrases;
 use crate::draft::sources::earlier_requests::EarlierRequests;
 use crate::draft::sources::lookup_table::source::TableSource;
-use crate::draft::sources::model::shape::{Growth, ModelShape, Stop};
+use crate::draft::sources::model::shape::ModelShape;
 use crate::draft::sources::model::source::ModelSource;
 use crate::draft::sources::prompt_lookup::PromptLookup;
 use crate::draft::sources::respelling::Respelling;
 use crate::draft::sources::resumed_copy::ResumedCopy;
-use crate::draft::sources::reuse::DraftReuse;
+use crate::draft::sources::reuse::{DraftReuse, ReuseOptions};
 use crate::draft::sources::sam_decoding::SamDecoding;
 use crate::error::{Error, Result};
 
@@ -67,6 +68,10 @@ pub struct Method {
     pub takes_mtp: bool,
     /// Most tokens that its draft model drafts a step; `None` for as many as a step verifies.
     pub most_drafted: Option<usize>,
+    /// How it calibrates, if it does.
+    pub calibration: CalibrationOptions,
+    /// How it reuses drafts, if it does.
+    pub reuse: ReuseOptions,
     sources: &'static [(&'static str, Condition)],
 }
 
@@ -79,6 +84,7 @@ impl Method {
         let (tree, model) = (TreeShape::BestFirst, ModelShape::OURS);
         let (in_gaps, weighs_model, takes_mtp, most_drafted) = (true, true, false, None);
         let published = None;
+        let (calibration, reuse) = (CalibrationOptions::OURS, ReuseOptions::OURS);
         Self {
             name,
             about,
@@ -89,6 +95,8 @@ impl Method {
             weighs_model,
             takes_mtp,
             most_drafted,
+            calibration,
+            reuse,
             sources,
         }
     }
@@ -103,9 +111,22 @@ impl Method {
         Self { takes_mtp: true, ..self }
     }
 
+    /// A method of CoordGen's parts, as published.
+    const fn coordgen(
+        name: &'static str,
+        sources: &'static [(&'static str, Condition)],
+        about: &'static str,
+        place: &'static str,
+    ) -> Self {
+        let tree = TreeShape::Appended(AppendedOptions::PUBLISHED);
+        let (calibration, reuse) = (CalibrationOptions::PUBLISHED, ReuseOptions::PUBLISHED);
+        Self { tree, calibration, reuse, ..Self::new(name, sources, about) }.published(place)
+    }
+
     /// A method of EdgeLLM's parts.
     const fn edgellm(name: &'static str, model: ModelShape, about: &'static str) -> Self {
-        Self { model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
+        let tree = if model.drafted_only { TreeShape::Drafted } else { TreeShape::BestFirst };
+        Self { tree, model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
     }
 
     /// The method of that name, and with the options that may follow it: `diaa:budget=60:threshold=0.01`.
@@ -133,10 +154,24 @@ impl Method {
 
     /// What a user may set.
     fn settings(&mut self) -> Settings<'_> {
-        match &mut self.tree {
+        let has = |source| self.sources.iter().any(|&(name, _)| name == source);
+        let (calibrates, reuses) = (has(Calibration::NAME), has(DraftReuse::NAME));
+        let mut settings = match &mut self.tree {
             TreeShape::Dynamic(options) => options.settings(),
+            TreeShape::Drafted => {
+                let gamma = Setting::Bound(&mut self.most_drafted, 1..=usize::MAX);
+                self.model.settings().into_iter().chain([("gamma", gamma)]).collect()
+            }
+            TreeShape::Appended(options) if calibrates => options.settings(),
             _ => Settings::new(),
+        };
+        if calibrates {
+            settings.extend(self.calibration.settings());
         }
+        if reuses {
+            settings.extend(self.reuse.settings());
+        }
+        settings
     }
 
     /// Whether it drafts from nothing but a draft model.
@@ -144,9 +179,11 @@ impl Method {
         self.sources.iter().all(|&(name, _)| needs(name) == Needs::DraftModel)
     }
 
-    /// The names of its sources in `context`, in the order in which a drafter has them.
+    /// The names of its sources in `context`, in the order in which a drafter has them, with the options
+    /// that differ from ours.
     ///
-    /// Those that lack what they need there are left out. Fails when that leaves none.
+    /// Those that lack what they need there are left out. Fails when that leaves none, and for a
+    /// method as published where one is lacking.
     ///
     /// ```
     /// use coordgen_rs::draft::methods::{Method, MethodContext};
@@ -157,7 +194,7 @@ impl Method {
     /// assert_eq!(auto.sources(replay)?, ["automaton", "resumed-copy"]);
     /// # Ok::<(), coordgen_rs::Error>(())
     /// ```
-    pub fn sources(&self, context: MethodContext) -> Result<Vec<&'static str>> {
+    pub fn sources(&self, context: MethodContext) -> Result<Vec<String>> {
         let wanted = self.sources.iter().filter(|(_, when)| match when {
             Condition::Always => true,
             Condition::FreeRows => context.free_rows,
@@ -167,13 +204,30 @@ impl Method {
         let (met, unmet): (Vec<_>, Vec<_>) =
             wanted.map(|&(name, _)| name).partition(|name| needs(name).is_met(context));
         match (met.first(), unmet.first()) {
-            (None, Some(name)) => {
+            (first, Some(name)) if first.is_none() || self.published.is_some() => {
                 Err(Error::MethodNeeds { method: self.name, needs: needs(name).name() })
             }
-            _ => Ok(met),
+            _ => Ok(met.into_iter().map(|name| self.spelled(name)).collect()),
+        }
+    }
+
+    /// The name of a source, with what this method asks of it.
+    fn spelled(&self, source: &str) -> String {
+        let Self { mut calibration, mut reuse, .. } = *self;
+        match source {
+            Calibration::NAME if calibration != CalibrationOptions::OURS => {
+                setting::spelled(source, &calibration.settings())
+            }
+            DraftReuse::NAME if reuse != ReuseOptions::OURS => {
+                setting::spelled(source, &reuse.settings())
+            }
+            _ => source.into(),
         }
     }
 }
+
+/// gamma, tokens that are drafted in every step, where the paper has a fixed number and does not tell it.
+const GAMMA: usize = 8;
 
 const AUTOMATON: (&str, Condition) = (SuffixAutomaton::NAME, Condition::Always);
 const RESUMED_COPY: (&str, Condition) = (ResumedCopy::NAME, Condition::Always);
@@ -184,6 +238,9 @@ const DIAA_TABLE: (&str, Condition) = (TableSource::PUBLISHED, Condition::Always
 const DRAFT_MODEL: (&str, Condition) = (ModelSource::NAME, Condition::Always);
 const COMMON_PHRASES: (&str, Condition) = (CommonPhrases::NAME, Condition::Always);
 const RESPELLING: (&str, Condition) = (Respelling::NAME, Condition::Always);
+const PROMPT_LOOKUP: (&str, Condition) = (PromptLookup::NAME, Condition::Always);
+const SAM: (&str, Condition) = (SamDecoding::NAME, Condition::NotEarlier);
+const SAM_EARLIER: (&str, Condition) = (SamDecoding::WITH_EARLIER_REQUESTS, Condition::Earlier);
 const EARLIER: (&str, Condition) = (EarlierRequests::NAME, Condition::Earlier);
 
 /// All methods: ours, then the papers'.
@@ -224,25 +281,59 @@ pub const METHODS: &[Method] = &[
     )
     .taking_mtp(),
     Method::new("automaton", &[AUTOMATON], "the suffix automaton over the request alone"),
-    // CoordGen 3.3 and 3.4, with the automaton as its retrieval. In a replay, which has no logits,
-    // the automaton is what is left of it.
-    Method::new(
+    Method::coordgen(
         "coordgen",
-        &[AUTOMATON, CALIBRATION, REUSE, EARLIER],
-        "CoordGen: automaton, in-context calibration, draft reuse",
+        &[SAM, SAM_EARLIER, REUSE, CALIBRATION],
+        "CoordGen: SAM-Decoding's chain, reused segments, the calibrated tree",
+        "CoordGen, 3.1, 3.3 and 3.4, Table 4, SAM+Ours",
     ),
-    Method::new(
-        "prompt-lookup",
-        &[(PromptLookup::NAME, Condition::Always)],
-        "prompt lookup, as in transformers",
-    ),
-    Method::new(
+    Method::coordgen(
         "sam",
-        &[
-            (SamDecoding::NAME, Condition::NotEarlier),
-            (SamDecoding::WITH_EARLIER_REQUESTS, Condition::Earlier),
-        ],
+        &[SAM, SAM_EARLIER],
         "SAM-Decoding: a chain from the longest match",
+        "CoordGen, Table 4, SAM",
+    ),
+    Method::coordgen(
+        "sam-calibration",
+        &[SAM, SAM_EARLIER, CALIBRATION],
+        "CoordGen without draft reuse",
+        "CoordGen, 3.3",
+    ),
+    Method::coordgen(
+        "sam-reuse",
+        &[SAM, SAM_EARLIER, REUSE],
+        "CoordGen without calibration",
+        "CoordGen, 3.4",
+    ),
+    Method::coordgen(
+        "prompt-lookup",
+        &[PROMPT_LOOKUP],
+        "prompt lookup, as in transformers",
+        "CoordGen, Table 4, PLD",
+    ),
+    Method::coordgen(
+        "prompt-lookup-coordgen",
+        &[PROMPT_LOOKUP, REUSE, CALIBRATION],
+        "prompt lookup's chain, reused segments, the calibrated tree",
+        "CoordGen, Table 4, PLD+Ours",
+    ),
+    Method::coordgen(
+        "prompt-lookup-calibration",
+        &[PROMPT_LOOKUP, CALIBRATION],
+        "prompt lookup and the calibrated tree",
+        "CoordGen, 3.3",
+    ),
+    Method::coordgen(
+        "prompt-lookup-reuse",
+        &[PROMPT_LOOKUP, REUSE],
+        "prompt lookup and reused segments",
+        "CoordGen, 3.4",
+    ),
+    // In a replay, which has no logits, the automaton is what is left of it.
+    Method::new(
+        "coordgen-ours",
+        &[AUTOMATON, CALIBRATION, REUSE, EARLIER],
+        "CoordGen changed: one tree from all sources, the likeliest first, with frequent tokens",
     ),
     Method {
         tree: TreeShape::Static,
@@ -284,46 +375,66 @@ pub const METHODS: &[Method] = &[
         most_drafted: Some(3),
         ..Method::edgellm(
             "mtp",
-            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            ModelShape::CHAIN,
             "the target's own head for further tokens alone: a chain of three",
         )
         .taking_mtp()
     },
-    Method::edgellm("edgellm", ModelShape::EDGELLM, "EdgeLLM: a draft model's branches"),
+    // Its ablation (Figure 22): what is left of it, part by part.
+    Method {
+        in_gaps: false,
+        most_drafted: Some(GAMMA),
+        ..Method::edgellm(
+            "speculative",
+            ModelShape::SPECULATIVE,
+            "speculative decoding: a chain of as many tokens in every step",
+        )
+    }
+    .published("EdgeLLM, II-B and Figure 22, SP"),
+    Method {
+        in_gaps: false,
+        most_drafted: Some(GAMMA),
+        ..Method::edgellm(
+            "edgellm-bnv",
+            ModelShape { growth: ModelShape::EDGELLM.growth, ..ModelShape::SPECULATIVE },
+            "EdgeLLM's branches alone: as many tokens in every step",
+        )
+    }
+    .published("EdgeLLM, III-B, Eq. 1 and 2, Figure 22, BNV"),
+    Method {
+        in_gaps: false,
+        ..Method::edgellm(
+            "edgellm-bnv-sf",
+            ModelShape::EDGELLM,
+            "EdgeLLM without provisional generation while blocks load",
+        )
+    }
+    .published("EdgeLLM, III-C, Eq. 3, Figure 22, BNV + SF"),
+    Method {
+        most_drafted: Some(GAMMA),
+        ..Method::edgellm(
+            "edgellm-bnv-pp",
+            ModelShape { growth: ModelShape::EDGELLM.growth, ..ModelShape::SPECULATIVE },
+            "EdgeLLM without its fallback: as many tokens in every step",
+        )
+    }
+    .published("EdgeLLM, III-D, Figure 22, BNV + PP"),
+    Method::edgellm(
+        "edgellm",
+        ModelShape::EDGELLM,
+        "EdgeLLM: a draft model's branches, until none is sure, and on while blocks load",
+    )
+    .published("EdgeLLM, III-B to III-D, Eq. 1 to 3"),
     Method::new(
         "edgellm-ours",
         &[DRAFT_MODEL],
         "EdgeLLM changed: the surest token first, weighed by measured costs",
     ),
-    // EdgeLLM's own ablation (its Figure 22): one part left out, then all.
-    Method::edgellm(
-        "edgellm-unpaced",
-        ModelShape { growth: Growth::Surest, ..ModelShape::EDGELLM },
-        "EdgeLLM without the pacer: the surest token of any branch first",
-    ),
-    Method::edgellm(
-        "edgellm-unbranched",
-        ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM },
-        "EdgeLLM without branches",
-    ),
-    Method::edgellm(
-        "edgellm-fixed",
-        ModelShape { stop: Stop::Fixed, ..ModelShape::EDGELLM },
-        "EdgeLLM with a fallback threshold that stays",
-    ),
-    Method {
-        in_gaps: false,
-        ..Method::edgellm(
-            "edgellm-waiting",
-            ModelShape::EDGELLM,
-            "EdgeLLM without provisional generation while blocks load",
-        )
-    },
     Method {
         in_gaps: false,
         ..Method::edgellm(
             "chain",
-            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            ModelShape::CHAIN,
             "a chain of a draft model's likeliest tokens",
         )
     },

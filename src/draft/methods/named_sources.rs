@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use crate::draft::setting::{self, Settings};
 use crate::draft::source::DraftSource;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
-use crate::draft::sources::calibration::Calibration;
+use crate::draft::sources::calibration::{Calibration, CalibrationOptions};
 use crate::draft::sources::common_phrases::{CommonPhrases, PhraseTable};
 use crate::draft::sources::earlier_requests::{EarlierRequests, SharedRequests};
 use crate::draft::sources::history::History;
@@ -16,7 +17,7 @@ use crate::draft::sources::prediction::Prediction;
 use crate::draft::sources::prompt_lookup::PromptLookup;
 use crate::draft::sources::respelling::Respelling;
 use crate::draft::sources::resumed_copy::ResumedCopy;
-use crate::draft::sources::reuse::DraftReuse;
+use crate::draft::sources::reuse::{DraftReuse, ReuseOptions};
 use crate::draft::sources::sam_decoding::SamDecoding;
 use crate::draft::token_variants::TokenVariants;
 use crate::error::{Error, Result};
@@ -215,15 +216,26 @@ pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
     source_from(name, &SourceInputs::default())
 }
 
-/// A new source by its name. Fails when there is none of that name, when it is "draft-model",
+/// A new source by its name, and with the options that may follow it: `calibration:k=4`. Fails when
+/// there is none of that name or no such option, when the value is out of its range, when it is "draft-model",
 /// "common-phrases" or "respelling" and there is none to draw on, and when it is one that a history or a prediction
 /// brings along.
-pub fn source_from(name: &str, on: &SourceInputs) -> Result<Box<dyn DraftSource>> {
+pub fn source_from(spelling: &str, on: &SourceInputs) -> Result<Box<dyn DraftSource>> {
+    let (mut calibration, mut reuse) = (CalibrationOptions::OURS, ReuseOptions::OURS);
+    let (name, options) = setting::split(spelling);
+    let mut settings = match name {
+        Calibration::NAME => calibration.settings(),
+        DraftReuse::NAME => reuse.settings(),
+        _ => Settings::new(),
+    };
+    for option in options {
+        setting::set(&mut settings, option)?;
+    }
     Ok(match name {
         SuffixAutomaton::NAME => Box::new(SuffixAutomaton::new()),
         ResumedCopy::NAME => Box::new(ResumedCopy::new()),
-        Calibration::NAME => Box::new(Calibration::default()),
-        DraftReuse::NAME => Box::new(DraftReuse::default()),
+        Calibration::NAME => Box::new(Calibration::new(calibration)),
+        DraftReuse::NAME => Box::new(DraftReuse::new(reuse)),
         TableSource::NAME => Box::new(TableSource::new(on.lookup_table.clone())),
         TableSource::PUBLISHED => Box::new(TableSource::published(on.lookup_table.clone())),
         ModelSource::NAME => match &on.draft_model {

@@ -7,6 +7,7 @@ use super::named_sources::names_to_ask_for;
 use super::*;
 use crate::draft::choose::origins::Origin;
 use crate::draft::sources::model::ModelDraft;
+use crate::draft::sources::model::shape::Growth;
 use crate::draft::sources::model::source::SharedModelDraft;
 use proptest::prelude::*;
 
@@ -42,11 +43,12 @@ proptest! {
         match method.sources(context) {
             Ok(names) => {
                 prop_assert!(!names.is_empty());
-                prop_assert!(names.iter().all(|name| needs(name).is_met(context)));
-                let distinct: HashSet<_> = names.iter().collect();
+                let bare: Vec<_> = names.iter().map(|name| setting::split(name).0).collect();
+                prop_assert!(bare.iter().all(|name| needs(name).is_met(context)));
+                let distinct: HashSet<_> = bare.iter().collect();
                 prop_assert_eq!(distinct.len(), names.len());
-                for name in names {
-                    prop_assert_eq!(source_from(name, &inputs()).unwrap().name(), name);
+                for (name, bare) in names.iter().zip(bare) {
+                    prop_assert_eq!(source_from(name, &inputs()).unwrap().name(), bare);
                 }
             }
             Err(Error::MethodNeeds { method: named, .. }) => {
@@ -110,10 +112,28 @@ fn options_follow_a_name_and_change_it_alone() {
         ..DynamicTreeOptions::PUBLISHED
     };
     assert_eq!(set, Method { tree: TreeShape::Dynamic(options), ..diaa });
+    let set = "edgellm:alpha=0.1:keep=0.25:whole_lengths=yes:gamma=12";
+    let model = ModelShape {
+        growth: Growth::Paced { whole_lengths: true },
+        first_threshold: 0.1,
+        when_right: 0.25,
+        ..ModelShape::EDGELLM
+    };
+    let edgellm = Method::named("edgellm").unwrap();
+    let most_drafted = Some(12);
+    assert_eq!(Method::named(set).unwrap(), Method { model, most_drafted, ..edgellm });
+    let sources = Method::named("coordgen:k=2:threshold=9:depth=5")
+        .unwrap()
+        .sources(MethodContext::default());
+    let [_, reuse, calibration] = &sources.unwrap()[..] else { panic!("three sources") };
+    assert!(reuse.starts_with("reuse:threshold=9:") && calibration.starts_with("calibration:k=2:"));
     for (spelling, words) in [
+        ("speculative:alpha=0.1", "the option is \"alpha\", but must be one of gamma"),
+        ("edgellm-bnv:keep=0.1", "the option is \"keep\", but must be one of whole_lengths, gamma"),
         ("diaa:budget=0", "budget is \"0\", but must be at least 1"),
         ("diaa:nodes=3", "the option is \"nodes\", but must be one of budget, depth_decay"),
-        ("auto:budget=3", "the option is \"budget\", but must be left out"),
+        ("automaton:budget=3", "the option is \"budget\", but must be left out"),
+        ("sam:depth=3", "the option is \"depth\", but must be left out"),
     ] {
         let error = Method::named(spelling).err().unwrap().to_string();
         assert!(error.starts_with(words), "{error}");
@@ -123,7 +143,8 @@ fn options_follow_a_name_and_change_it_alone() {
 #[test]
 fn methods_have_the_sources_of_their_papers() {
     let sources = |name: &str, context: MethodContext| {
-        Method::named(name).unwrap().sources(context).map(|names| names.join(" "))
+        let names = Method::named(name).unwrap().sources(context);
+        names.map(|names| names.iter().map(|it| setting::split(it).0).collect::<Vec<_>>().join(" "))
     };
     let plainest = MethodContext::default();
     let all = MethodContext {
@@ -151,13 +172,21 @@ fn methods_have_the_sources_of_their_papers() {
              earlier-requests",
         ),
         ("automaton", all, "automaton"),
-        ("coordgen", plainest, "automaton calibration reuse"),
-        ("coordgen", all, "automaton calibration reuse earlier-requests"),
+        ("coordgen-ours", plainest, "automaton calibration reuse"),
+        ("coordgen-ours", all, "automaton calibration reuse earlier-requests"),
         (
-            "coordgen",
+            "coordgen-ours",
             MethodContext { earlier_requests: true, ..recorded },
             "automaton earlier-requests",
         ),
+        ("coordgen", plainest, "sam reuse calibration"),
+        ("coordgen", all, "sam-earlier-requests reuse calibration"),
+        ("sam", recorded, "sam"),
+        ("sam-reuse", plainest, "sam reuse"),
+        ("sam-calibration", plainest, "sam calibration"),
+        ("prompt-lookup-coordgen", all, "prompt-lookup reuse calibration"),
+        ("prompt-lookup-reuse", all, "prompt-lookup reuse"),
+        ("prompt-lookup-calibration", all, "prompt-lookup calibration"),
         ("prompt-lookup", all, "prompt-lookup"),
         ("sam", plainest, "sam"),
         ("sam", all, "sam-earlier-requests"),
@@ -165,6 +194,8 @@ fn methods_have_the_sources_of_their_papers() {
         ("diaa", all, "diaa-table"),
         ("diaa-static", all, "diaa-table"),
         ("diaa-ours", all, "lookup-table"),
+        ("speculative", all, "draft-model"),
+        ("edgellm-bnv-pp", all, "draft-model"),
         ("edgellm", all, "draft-model"),
         ("edgellm-ours", all, "draft-model"),
         ("chain", all, "draft-model"),
@@ -175,4 +206,6 @@ fn methods_have_the_sources_of_their_papers() {
     assert_eq!(sources("edgellm", plainest), Err(needs_model));
     let needs_logits = Error::MethodNeeds { method: "diaa", needs: "logits of every row" };
     assert_eq!(sources("diaa", recorded), Err(needs_logits));
+    let needs_logits = Error::MethodNeeds { method: "coordgen", needs: "logits of every row" };
+    assert_eq!(sources("coordgen", recorded), Err(needs_logits));
 }

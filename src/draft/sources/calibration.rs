@@ -4,14 +4,44 @@
 
 use std::collections::HashMap;
 
+use crate::draft::setting::{Setting, Settings};
 use crate::draft::source::{Cursor, Learn, MAX_CONTEXT, Propose, Successor, TopKRows, agreement};
 use crate::ids::TokenId;
+use crate::logits::top_k::TOP_K;
 
-/// Occurrences of a token that are compared, the latest first.
-const MAX_OCCURRENCES: usize = 16;
+/// What the paper leaves open.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CalibrationOptions {
+    /// Likeliest tokens after a place that are its children, at most [`TOP_K`].
+    pub k: usize,
+    /// Probability of a child, at least: likely tokens are proposed, not all that were kept.
+    pub least: f32,
+    /// Occurrences of a token that are compared, the latest first.
+    pub occurrences: usize,
+}
 
-/// Likely tokens are proposed, not all that were kept.
-const MIN_PROBABILITY: f32 = 0.02;
+impl CalibrationOptions {
+    /// What did well in trees that weigh all sources.
+    pub const OURS: Self = Self { k: TOP_K, least: 0.02, occurrences: 16 };
+
+    /// Section 3.3, which says "high-probability" tokens and "the occurrence".
+    pub const PUBLISHED: Self = Self { k: 3, least: 0.02, occurrences: 1 };
+
+    /// What a user may set, by the names of its fields.
+    pub fn settings(&mut self) -> Settings<'_> {
+        vec![
+            ("k", Setting::Count(&mut self.k, 1..=TOP_K)),
+            ("least", Setting::Share(&mut self.least)),
+            ("occurrences", Setting::Count(&mut self.occurrences, 1..=usize::MAX)),
+        ]
+    }
+}
+
+impl Default for CalibrationOptions {
+    fn default() -> Self {
+        Self::OURS
+    }
+}
 
 /// A prompt as the target read it: the words that it expected, not those that stood there.
 ///
@@ -35,8 +65,8 @@ const MIN_PROBABILITY: f32 = 0.02;
 /// of its previous occurrence: with 8 followers about 80 bytes a token. The text itself.
 ///
 /// # Cost
-/// `prefilled`: a hash insertion a token. `advance`: at most 16 comparisons of at most 15 tokens
-/// each; `successors`: an `advance` for each answer.
+/// `prefilled`: a hash insertion a token. `advance`: a comparison of at most 15 tokens for each
+/// occurrence; `successors`: an `advance` for each answer.
 ///
 /// # Example
 /// ```
@@ -62,6 +92,7 @@ const MIN_PROBABILITY: f32 = 0.02;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
+    options: CalibrationOptions,
     text: Vec<TokenId>,
     /// `(num_positions, k)`, likeliest first; a probability of 0 is no entry.
     followers: Vec<(TokenId, f32)>,
@@ -78,6 +109,11 @@ impl Calibration {
     /// The name in options and statistics.
     pub const NAME: &'static str = "calibration";
 
+    /// Calibrated trees by other choices than ours.
+    pub fn new(options: CalibrationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// Positions of the prompt whose followers are known.
     pub fn num_positions(&self) -> usize {
         self.previous.len()
@@ -93,7 +129,7 @@ impl Calibration {
         let mut best = self.nowhere();
         let mut position = self.latest.get(&token).copied();
         let most = 1 + context.len().min(MAX_CONTEXT) as u32;
-        for _ in 0..MAX_OCCURRENCES {
+        for _ in 0..self.options.occurrences {
             if best.match_len == most {
                 break; // the latest among equals
             }
@@ -140,8 +176,9 @@ impl Propose for Calibration {
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let start = cursor.place as usize * self.k;
-        for &(token, probability) in self.followers.iter().skip(start).take(self.k) {
-            if probability < MIN_PROBABILITY.max(at_least) {
+        let CalibrationOptions { k, least, .. } = self.options;
+        for &(token, probability) in self.followers.iter().skip(start).take(self.k.min(k)) {
+            if probability < least.max(at_least).max(f32::MIN_POSITIVE) {
                 break;
             }
             let next = self.advance(cursor, token);
@@ -271,6 +308,27 @@ mod tests {
             assert_eq!(next.token, TokenId(expected));
             cursor = next.cursor;
         }
+    }
+
+    #[test]
+    fn children_are_as_many_and_as_likely_as_the_options_say() {
+        let rows: [(&[u32], &[f32]); 2] =
+            [(&[2, 3, 1], &[0.5, 0.3, 0.1]), (&[1, 3, 2], &[0.9, 0.0, 0.0])];
+        let tokens = |k, least| -> Vec<u32> {
+            let mut calibration = calibrated(&[1, 2, 1], &rows);
+            calibration.options = CalibrationOptions { k, least, ..CalibrationOptions::OURS };
+            let cursor = calibration.cursor().unwrap();
+            successors(&calibration, cursor).iter().map(|next| next.token.0).collect()
+        };
+        assert_eq!(tokens(8, 0.02), [2, 3, 1]);
+        assert_eq!(tokens(2, 0.02), [2, 3]);
+        assert_eq!(tokens(8, 0.2), [2, 3]);
+        assert_eq!(tokens(8, 0.0), [2, 3, 1]);
+        let mut newest = calibrated(&[1, 2, 3, 1, 2, 4, 2], &[(&[0][..], &[0.5][..]); 6]);
+        newest.extend(&[TokenId(3), TokenId(1), TokenId(2)]);
+        assert_eq!(newest.cursor().unwrap().place, 4);
+        newest.options.occurrences = 1;
+        assert_eq!(newest.cursor().unwrap().place, 6 - 2);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+use crate::draft::setting::{Setting, Settings};
 use crate::draft::source::{
     Cursor, Learn, MAX_CONTEXT, Propose, Successor, Verification, agreement,
 };
@@ -19,6 +20,43 @@ const LIFETIME: u32 = 8;
 
 /// That a segment comes next at all, with nothing before it to agree, is a guess.
 const START_PROBABILITY: f32 = 0.2;
+
+/// What the paper leaves open, and what is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReuseOptions {
+    /// Drafted tokens of a step beyond which all segments go that it had (section 3.4), each of which
+    /// is proposed whole until then. `None`: by the steps and tokens of ours, and also from where the
+    /// text agrees with it.
+    pub threshold: Option<usize>,
+    /// Whether the token before a segment is kept, too, without which a word that was missing is not
+    /// mended: the token that was rejected is not what was said there.
+    pub anchor: bool,
+    /// Whether what the target said after the segment is kept, too.
+    pub own_word: bool,
+}
+
+impl ReuseOptions {
+    /// Ours.
+    pub const OURS: Self = Self { threshold: None, anchor: true, own_word: true };
+
+    /// Section 3.4: Eq. 3's segment alone.
+    pub const PUBLISHED: Self = Self { threshold: Some(16), anchor: false, own_word: false };
+
+    /// What a user may set, by the names of its fields.
+    pub fn settings(&mut self) -> Settings<'_> {
+        vec![
+            ("threshold", Setting::Bound(&mut self.threshold, 1..=usize::MAX)),
+            ("anchor", Setting::Switch(&mut self.anchor)),
+            ("own_word", Setting::Switch(&mut self.own_word)),
+        ]
+    }
+}
+
+impl Default for ReuseOptions {
+    fn default() -> Self {
+        Self::OURS
+    }
+}
 
 /// Segments of rejected drafts that the target agreed with once it was past their first token.
 ///
@@ -45,6 +83,7 @@ const START_PROBABILITY: f32 = 0.2;
 /// may be. `advance` and `cursor`: a scan of the kept tokens.
 #[derive(Clone, Debug, Default)]
 pub struct DraftReuse {
+    options: ReuseOptions,
     /// The last tokens given out, at most [`MAX_CONTEXT`].
     recent: Vec<TokenId>,
     /// The newest first.
@@ -53,7 +92,7 @@ pub struct DraftReuse {
 
 #[derive(Clone, Debug)]
 struct Segment {
-    /// The anchor, then the segment.
+    /// The anchor, if it is kept, then the segment.
     tokens: Vec<TokenId>,
     /// Steps that it was proposed in.
     age: u32,
@@ -62,6 +101,11 @@ struct Segment {
 impl DraftReuse {
     /// The name in options and statistics.
     pub const NAME: &'static str = "reuse";
+
+    /// Reuse by other choices than ours.
+    pub fn new(options: ReuseOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
 
     /// The kept segments, the newest first, each behind its anchor.
     pub fn segments(&self) -> impl Iterator<Item = &[TokenId]> {
@@ -102,10 +146,10 @@ impl DraftReuse {
     fn keep(&mut self, tokens: Vec<TokenId>) {
         self.segments.retain(|segment| segment.tokens != tokens);
         self.segments.push_front(Segment { tokens, age: 0 });
-        let mut num_kept = 0;
+        let (mut num_kept, most) = (0, self.options.threshold.unwrap_or(MAX_KEPT));
         let fits = |segment: &Segment| {
             num_kept += segment.tokens.len();
-            segment.age == 0 || num_kept <= MAX_KEPT
+            segment.age == 0 || num_kept <= most
         };
         let num_fitting = self.segments.iter().map(fits).take_while(|&fits| fits).count();
         self.segments.truncate(num_fitting);
@@ -120,7 +164,9 @@ impl Propose for DraftReuse {
     /// `None` while nothing is kept.
     fn cursor(&self) -> Option<Cursor> {
         let (&last, context) = self.recent.split_last()?;
-        (!self.segments.is_empty()).then(|| self.search(last, context))
+        let in_matches = self.options.threshold.is_none();
+        let place = || if in_matches { self.search(last, context) } else { self.outside() };
+        (!self.segments.is_empty()).then(place)
     }
 
     /// Never `None`: what is drafted may be what was missing before a segment.
@@ -143,7 +189,9 @@ impl Propose for DraftReuse {
             return;
         }
         for (index, segment) in self.segments.iter().enumerate() {
-            for (offset, probability) in [(1, START_PROBABILITY), (0, START_PROBABILITY / 2.0)] {
+            let anchor = usize::from(self.options.anchor);
+            for (offset, probability) in [(anchor, START_PROBABILITY), (0, START_PROBABILITY / 2.0)]
+            {
                 let place = Self::place(index, offset + 1);
                 let cursor = Cursor { place, match_len: 1 };
                 let token = segment.tokens[offset];
@@ -166,9 +214,17 @@ impl Learn for DraftReuse {
         for segment in &mut self.segments {
             segment.age += 1;
         }
-        self.segments.retain(|segment| segment.age < LIFETIME);
-        if let Some(tokens) = agreeing_segment(seen.tree, &seen.verified.path, &mut *seen.says) {
-            self.keep(tokens);
+        let num_drafted = seen.tree.num_nodes() - 1;
+        let stays = |segment: &Segment| match self.options.threshold {
+            Some(threshold) => num_drafted <= threshold,
+            None => segment.age < LIFETIME,
+        };
+        self.segments.retain(stays);
+        let kept = agreeing_segment(seen.tree, &seen.verified.path, &mut *seen.says);
+        if let Some((segment, own_word)) = kept {
+            let own_word = own_word.filter(|_| self.options.own_word);
+            let with_anchor = segment.into_iter().skip(usize::from(!self.options.anchor));
+            self.keep(with_anchor.chain(own_word).collect());
         }
     }
 
@@ -198,7 +254,7 @@ fn agreeing_segment(
     tree: &DraftTree,
     accepted: &[NodeId],
     says: &mut dyn FnMut(NodeId) -> Option<TokenId>,
-) -> Option<Vec<TokenId>> {
+) -> Option<(Vec<TokenId>, Option<TokenId>)> {
     let num_nodes = tree.num_nodes();
     // Nodes on the longest path below each.
     let mut heights = vec![0; num_nodes];
@@ -235,8 +291,7 @@ fn agreeing_segment(
     let up = std::iter::successors(Some(end), |node| Some(tree.parents()[node.index()]));
     let mut tokens: Vec<_> = up.take(run + 1).map(|node| tree.token(node)).collect();
     tokens.reverse();
-    tokens.extend(own_word);
-    Some(tokens)
+    Some((tokens, own_word))
 }
 
 #[cfg(test)]
@@ -361,6 +416,24 @@ mod tests {
             assert!(proposes(&reuse, &[2, 3, 4]));
             chain_step(&mut reuse, &[9], &[9]);
         }
+        assert_eq!(reuse.segments().count(), 0);
+    }
+
+    /// Section 3.4 to the letter: the segment alone, proposed whole at the root, for a step at least,
+    /// and until a step's draft is longer than the threshold.
+    #[test]
+    fn as_published_a_segment_goes_with_the_first_draft_above_the_threshold() {
+        let options = ReuseOptions { threshold: Some(4), anchor: false, own_word: false };
+        let mut reuse = DraftReuse::new(options);
+        reuse.extend(&[TokenId(T)]);
+        chain_step(&mut reuse, &[T, 1, 2, 3, 4, 2, 8], &[9, 2, 3, 4, 5, 6, 7]);
+        for _ in 0..2 {
+            assert_eq!(reuse.segments().collect::<Vec<_>>(), [[2, 3, 4].map(TokenId)]);
+            // Not from within the segment, although the text ends in a token of it.
+            assert!(proposes(&reuse, &[2, 3, 4]) && !proposes(&reuse, &[4]));
+            chain_step(&mut reuse, &[9, 2, 3, 7, 7], &[3, 9, 9, 9, 9]);
+        }
+        chain_step(&mut reuse, &[3, 2, 3, 7, 7, 7], &[3, 9, 9, 9, 9, 9]);
         assert_eq!(reuse.segments().count(), 0);
     }
 

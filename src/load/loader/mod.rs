@@ -175,6 +175,11 @@ impl Loader {
         self.wait_within(Duration::ZERO, |state, now_us| state.enter(block, who, now_us))
     }
 
+    /// Microseconds until `block` has a graph, as [`Progress::wait_us`] tells.
+    pub fn wait_us(&self, block: BlockId) -> Result<u64> {
+        self.change(|state, now_us| state.wait_us(block, now_us))
+    }
+
     /// Says that the run is over. Fails when nothing was entered; a run that was given up may be
     /// left once.
     pub fn leave(&self) -> Result<()> {

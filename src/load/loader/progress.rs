@@ -279,6 +279,33 @@ impl Progress {
             || reachable.by_ref().take_while(|action| action.after_runs <= self.num_over).any(loads)
     }
 
+    /// Microseconds until `block` has a graph: what the loads up to its own take, as planned and as
+    /// much slower as others were. One that is late is expected to take as long again as it is late.
+    pub fn wait_us(&self, block: BlockId, now_us: u64) -> u64 {
+        let state = self.blocks.get(block.index());
+        if state.is_none_or(|state| Graph::BOTH.iter().any(|&graph| state.is_loaded(graph))) {
+            return 0;
+        }
+        let expected_us = |action: &Action| match action.kind {
+            ActionKind::Load => self.report.load_slowdown.expect_us(action.duration_us()),
+            ActionKind::Release => 0,
+        };
+        let left_us = |current: &Current| {
+            expected_us(&current.planned).abs_diff(now_us.saturating_sub(current.start_us))
+        };
+        let is_last = |action: &Action| action.kind == ActionKind::Load && action.block == block;
+        let current = self.current.as_ref().map(|current| (&current.planned, left_us(current)));
+        let pending = self.pending.iter().map(|it| (&it.action, expected_us(&it.action)));
+        let mut wait_us: u64 = 0;
+        for (action, left_us) in current.into_iter().chain(pending) {
+            wait_us = wait_us.saturating_add(left_us);
+            if is_last(action) {
+                break;
+            }
+        }
+        wait_us
+    }
+
     fn why_absent(&self, block: BlockId, graph: Graph) -> Error {
         if self.is_cancelled {
             return Error::LoadingCancelled;

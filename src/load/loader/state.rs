@@ -92,6 +92,11 @@ impl State {
         Ok(graph)
     }
 
+    /// Microseconds until `block` has a graph, as [`Progress::wait_us`] tells.
+    pub fn wait_us(&self, block: BlockId, now_us: u64) -> u64 {
+        self.progress.wait_us(block, now_us)
+    }
+
     /// The run is over.
     pub fn leave(&mut self, now_us: u64) -> Result<()> {
         self.progress.leave(now_us)?;

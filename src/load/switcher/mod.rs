@@ -290,6 +290,12 @@ impl Switcher {
         self.loader.try_enter(block)
     }
 
+    /// Microseconds until `block` has a graph, as far as can be told; for a load that takes longer than
+    /// planned, as long again as it is late. Fails in a fork.
+    pub fn wait_us(&self, block: BlockId) -> Result<u64> {
+        self.loader.wait_us(block)
+    }
+
     /// Says that the run is over. Fails when nothing was entered; a run that was given up may be
     /// left once.
     pub fn leave(&self) -> Result<()> {

@@ -302,6 +302,12 @@ impl PyDrafter {
         pays.map_err(|error| self.raised.error(error))
     }
 
+    #[doc = stub_doc!("Drafter.draft_room")]
+    fn draft_room(&mut self, past_len: Arg<usize>) -> PyResult<(usize, usize)> {
+        let room = self.core.draft_room(past_len.named("past_len")?);
+        room.map_err(|error| self.raised.error(error))
+    }
+
     #[doc = stub_doc!("Drafter.model_ran")]
     #[pyo3(signature = (cost, *, catching_up=0.0))]
     fn model_ran(&mut self, cost: f32, catching_up: f32) -> PyResult<()> {
@@ -403,7 +409,8 @@ impl PyDrafter {
     }
 
     #[doc = stub_doc!("Drafter.draft_on")]
-    fn draft_on(&self) -> bool {
+    fn draft_on(&self, wait_us: f64) -> bool {
+        let _ = wait_us;
         false
     }
 

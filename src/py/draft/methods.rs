@@ -6,11 +6,12 @@ use pyo3::prelude::*;
 
 use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
+use crate::draft::choose::tree_shape::appended_tree::AppendedOptions;
 use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
 use crate::py::convert::Arg;
 
-/// "best-first", "chain", "static", or a `DynamicTree`.
+/// "best-first", "chain", "static", "drafted", or a `DynamicTree`.
 #[derive(FromPyObject, IntoPyObject)]
 pub enum TreeOption {
     Dynamic(PyDynamicTree),
@@ -30,7 +31,9 @@ impl TreeOption {
             TreeShape::BestFirst => Self::Name("best-first".into()),
             TreeShape::Chain => Self::Name("chain".into()),
             TreeShape::Static => Self::Name("static".into()),
+            TreeShape::Drafted => Self::Name("drafted".into()),
             TreeShape::Dynamic(core) => Self::Dynamic(PyDynamicTree { core }),
+            TreeShape::Appended(options) => Self::Name(options.to_string()),
         }
     }
 
@@ -44,10 +47,14 @@ impl TreeOption {
             "best-first" => Ok(TreeShape::BestFirst),
             "chain" => Ok(TreeShape::Chain),
             "static" => Ok(TreeShape::Static),
+            "drafted" => Ok(TreeShape::Drafted),
+            _ if name.split(':').next() == Some(AppendedOptions::NAME) => {
+                Ok(TreeShape::Appended(name.parse()?))
+            }
             _ => Err(Error::BadOption {
                 what: "tree",
                 got: format!("{name:?}"),
-                must: "best-first, chain, static or a DynamicTree",
+                must: "best-first, chain, static, drafted, appended or a DynamicTree",
             }),
         }
     }
@@ -122,7 +129,7 @@ impl PyDraftSource {
 #[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftMethod {
     spelling: String,
-    core: Method,
+    pub(crate) core: Method,
 }
 
 impl PyDraftMethod {
@@ -220,7 +227,7 @@ impl PyDraftMethod {
         common_phrases: bool,
         earlier_requests: bool,
         recorded: bool,
-    ) -> PyResult<Vec<&'static str>> {
+    ) -> PyResult<Vec<String>> {
         let context =
             MethodContext { free_rows, draft_model, common_phrases, earlier_requests, recorded };
         Ok(self.core.sources(context)?)

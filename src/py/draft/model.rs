@@ -3,10 +3,10 @@
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
+use super::methods::PyDraftMethod;
 use super::step_choice::{CostOption, step_choice};
 use crate::draft::choose::model_choice;
 use crate::draft::choose::step_choice::StepChoice;
-use crate::draft::sources::model::shape::ModelShape;
 use crate::draft::sources::model::source::SharedModelDraft;
 use crate::draft::sources::model::{ModelDraft, ReadStep};
 use crate::error::Error;
@@ -31,7 +31,7 @@ impl PyModelDraft {
     #[new]
     #[pyo3(signature = (
         step_inputs, vocab_size, *, end_token_ids=vec![], costs=None, least_that_pays=0.0,
-        growth="surest", stop="next-token", num_scored=None
+        method=None, num_scored=None
     ))]
     fn new(
         py: Python<'_>,
@@ -40,8 +40,7 @@ impl PyModelDraft {
         end_token_ids: Vec<u32>,
         costs: Option<Vec<CostOption>>,
         least_that_pays: f32,
-        growth: &str,
-        stop: &str,
+        method: Option<PyRef<'_, PyDraftMethod>>,
         num_scored: Option<usize>,
     ) -> PyResult<Self> {
         let num_scored = num_scored.unwrap_or(vocab_size);
@@ -52,8 +51,11 @@ impl PyModelDraft {
         }
         let steps = step_choice(py, &step_inputs, costs)?;
         let end_tokens = end_token_ids.into_iter().map(TokenId).collect();
-        let draft = ModelDraft::new(vocab_size, end_tokens, least_that_pays)?;
-        let core = SharedModelDraft::new(draft.shaped(ModelShape::named(growth, stop)?));
+        let mut draft = ModelDraft::new(vocab_size, end_tokens, least_that_pays)?;
+        if let Some(method) = method {
+            draft = draft.shaped(method.core.model);
+        }
+        let core = SharedModelDraft::new(draft);
         Ok(Self { core, step_inputs, steps, num_scored })
     }
 
@@ -87,15 +89,16 @@ impl PyModelDraft {
     }
 
     #[doc = stub_doc!("ModelDraft.next_step")]
-    #[pyo3(signature = (max_tokens, *, provisional=false))]
+    #[pyo3(signature = (max_tokens, max_depth=usize::MAX, *, provisional=false))]
     fn next_step(
         &self,
         py: Python<'_>,
         max_tokens: usize,
+        max_depth: usize,
         provisional: bool,
     ) -> PyResult<Option<Py<PyStepInputs>>> {
         let mut draft = self.core.lock();
-        let step = draft.next_step(max_tokens, provisional);
+        let step = draft.next_step((max_tokens, max_depth), provisional);
         let Some(ReadStep { tree, first, base }) = step else {
             return Ok(None);
         };
@@ -128,6 +131,18 @@ impl PyModelDraft {
         let likely = likely.ok_or(Error::NonFiniteLogits { row: row as usize })?;
         self.core.lock().read(&likely);
         Ok(())
+    }
+
+    #[doc = stub_doc!("ModelDraft.num_drafted")]
+    #[getter]
+    fn num_drafted(&self) -> usize {
+        self.core.lock().num_drafted()
+    }
+
+    #[doc = stub_doc!("ModelDraft.num_promoted")]
+    #[getter]
+    fn num_promoted(&self) -> usize {
+        self.core.lock().num_promoted()
     }
 
     #[doc = stub_doc!("ModelDraft.threshold")]

@@ -268,6 +268,11 @@ impl PySwitcher {
         }
     }
 
+    #[doc = stub_doc!("Switcher.wait_us")]
+    fn wait_us(&self, block: u32) -> PyResult<u64> {
+        Ok(self.core.wait_us(BlockId(block))?)
+    }
+
     #[doc = stub_doc!("Switcher.try_enter")]
     fn try_enter(&self, py: Python<'_>, block: u32) -> PyResult<Option<&'static str>> {
         let entered = self.core.try_enter(BlockId(block));

@@ -9,7 +9,7 @@ from checkpoints import ROOT
 from coordgen_rs._core import BlockCost, starts, strategies
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.errors import MemoryBudgetError, OptionError, ProfileError, ShapeError
-from coordgen_rs.lab.loads.plans import plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.lab.loads.plans import plan_by_all, plan_prompt, plan_to_json, step_us
 from coordgen_rs.loading.profile import (
     BlockFigures,
     DecodeFigures,
@@ -207,9 +207,30 @@ def test_a_wrong_name_lists_the_right_ones():
 def test_packaged_profiles_are_marked_and_can_be_planned(name):
     profile = Profile.find(name)
     assert profile.source == "paper"
-    assert "CoordGen tells no load times" in profile.note
+    assert "none of its results" in profile.note
     plans = plan_by_all(profile, 1_024)
     assert plans["auto"].makespan_us < plans["sync"].makespan_us
     assert sum(block.decode.compute_us for block in profile.blocks) == pytest.approx(
-        profile.step_us_by_width[32], rel=1e-3
+        profile.step_us_by_width[profile.decode_rows], rel=1e-3
     )
+
+
+def test_packaged_profiles_are_what_the_paper_tells():
+    """Sections 1, 2.1, 2.3, 3.2 and 4.3 of CoordGen, and the line between two of its steps."""
+    profiles = {name: Profile.find(name) for name in packaged_profiles()}
+    assert {(of.prefill_rows, of.decode_rows) for of in profiles.values()} == {
+        (256, 256 // 4), (256, 256 // 2), (256, 32),
+    }  # fmt: skip
+    told = {1: 51.1e3, 32: 32 * 5.7e3, 256: 256 * 1e6 / 1_000}
+    for profile in profiles.values():
+        blocks = profile.blocks
+        load_us = sum(block.decode.load_us for block in blocks)
+        assert load_us == pytest.approx(0.949 * 2e6, rel=1e-3)
+        assert sum(block.prefill.compute_us for block in blocks) == pytest.approx(
+            told[256], rel=1e-3
+        )
+        assert sum(block.prefill.num_bytes for block in blocks) == pytest.approx(3.05e9)
+        for rows, us in profile.step_us_by_width.items():
+            assert us == pytest.approx(step_us(told, rows), abs=1)
+            shares = [block.decode.compute_us_by_width[rows] for block in blocks]
+            assert sum(shares) == pytest.approx(us, rel=1e-3)

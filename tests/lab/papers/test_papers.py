@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator, ValidationError
 from checkpoints import ROOT
 from coordgen_rs._core import DynamicTree
 from coordgen_rs.lab.papers.command import MEASUREMENTS, schema
-from coordgen_rs.lab.papers.coordgen import STRATEGIES, distance, kind_of_rejection
+from coordgen_rs.lab.papers.coordgen import distance, kind_of_rejection
+from coordgen_rs.lab.papers.critique import remarks
 from coordgen_rs.lab.papers.diaa import FIGURE_7, tree_of
 from coordgen_rs.lab.papers.edgellm import rouge_l
 from coordgen_rs.lab.papers.items import (
@@ -24,7 +25,8 @@ from coordgen_rs.lab.papers.items import (
     items,
     rows_of,
 )
-from coordgen_rs.lab.papers.page import draw, picture_name, write_page
+from coordgen_rs.lab.papers.page import CRITIQUE, draw, picture_name, write_page
+from coordgen_rs.lab.papers.phone import STRATEGIES
 from prompts import PROMPTS
 
 TEXTS = Path(ROOT).parent / "shared" / "papers"
@@ -226,6 +228,16 @@ def test_a_page_keeps_what_stands_around_its_tables(tmp_path):
     assert text.startswith("above\n<!-- figures: papers-diaa; needs: x -->\n\nDIAA\n\n| item")
     assert text.endswith("\n\nMeasured at 0123456, on this, 2 cores.\n\n<!-- /figures -->\nbelow\n")
     assert "old" not in text
+
+
+def test_a_new_page_has_a_part_for_each_paper_and_for_their_own_numbers(tmp_path):
+    page, rows = tmp_path / "page.md", rows_of("DIAA Figure 7", [])
+    write_page(page, rows, "0123456, on this, 2 cores", "coordgen papers", remarks())
+    before = page.read_text()
+    assert [before.count(f"## {title}\n") for title in (*PAPERS, CRITIQUE)] == [1] * 4
+    assert "| CoordGen | Table 3 " in before.partition(f"## {CRITIQUE}")[2]
+    write_page(page, rows, "0123456, on this, 2 cores", "coordgen papers")
+    assert page.read_text() == before
 
 
 def test_a_picture_of_the_same_figures_is_the_same_file(tmp_path):

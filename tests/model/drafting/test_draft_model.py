@@ -17,6 +17,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs._core import draft_method, draft_methods
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import DraftModelError, OptionError
 from coordgen_rs.generation.drafting.draft_model import ModelDrafter
@@ -113,6 +114,63 @@ def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
     assert model.session.length >= len(prompt)
 
 
+STRICT = [
+    method.name
+    for method in draft_methods()
+    if method.needs_draft_model and method.tree == "drafted"
+]
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("draft", STRICT)
+def test_all_that_is_drafted_is_verified_and_nothing_else(
+    session_of, model, draft, commit, monkeypatch
+):
+    session = session_of("embedded", "fp32")
+    costs = [StepCost(10.0 * 4**index, 0.0) for index in range(len(session.widths))]
+    monkeypatch.setattr(session, "step_costs", costs)  # rows that no draft pays for
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[314]).prompt)
+    drafter = make_drafter(session, draft, commit, draft_model=model)
+    num_before, num_carried = 0, 0
+    for step in generate(session, prompt, max_new_tokens=60, drafter=drafter, trees=True):
+        drafted, num_before = drafter.num_drafted - num_before, drafter.num_drafted
+        assert step.num_drafted == len(step.tree.sources) - 1
+        assert {*step.tree.sources[1:]} <= {"draft-model", "target"}
+        num_carried += step.num_drafted - drafted
+        assert drafted <= step.num_drafted
+    assert num_before > 0
+    assert num_carried == 0 or commit == "canonical"  # which reads a side branch once more
+
+
+def test_a_draft_by_count_has_so_many_tokens(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[315]).prompt)
+    for method in STRICT:
+        most = draft_method(method).most_drafted
+        if most is None:
+            continue
+        left = 30
+        drafter = make_drafter(session, method, "compact", draft_model=model)
+        for step in generate(session, prompt, max_new_tokens=left, drafter=drafter):
+            # A tree may have branches where a chain would be longer than the answer.
+            assert min(most, left - 1) <= step.num_drafted <= most or not step.token_ids
+            left -= len(step.token_ids)
+
+
+def test_drafting_goes_on_only_while_there_is_time_for_it(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    drafter.begin(prompt, 20)
+    assert not drafter.draft_on(1e9), "nothing was drafted that the target verifies"
+    drafter.propose(len(prompt) - 1)
+    assert not drafter.draft_on(0.0)
+    assert drafter.num_provisional == 0
+    assert drafter.draft_on(1e9)
+    assert drafter.num_provisional == 1
+    assert drafter.gap_s > 0
+
+
 def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):
     session = session_of("embedded", "fp32")
     prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[313]).prompt)
@@ -200,10 +258,8 @@ def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step
 
 def test_what_does_not_fit_is_refused_by_name(session_of, bundle_of, model):
     target = session_of("embedded", "fp32")
-    with pytest.raises(OptionError, match='growth is "bush"'):
-        DraftModel(model.session, growth="bush")
-    with pytest.raises(OptionError, match='stop is "never"'):
-        DraftModel(model.session, stop="never")
+    with pytest.raises(OptionError, match="method"):
+        DraftModel(model.session, method="edgellm")
     with pytest.raises(OptionError, match="draft model"):
         make_drafter(target, "edgellm")
     with pytest.raises(DraftModelError, match="vocabulary of 512"):

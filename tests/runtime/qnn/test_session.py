@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,31 @@ def test_every_way_to_commit_gives_the_tokens_of_plain(session_on, name, soc):
     assert all(item.identical for item in report.comparisons), report.comparisons
     assert any(item.what.startswith("prefill graph") for item in report.comparisons)
     assert any(item.what.startswith("side branch") for item in report.comparisons)
+
+
+def test_a_narrow_decode_graph_stands_beside_the_wide_one_and_is_switched_with_it(tmp_path):
+    path = qnn_bundle(tmp_path, "TinyStories-656K", "8-gen-2", narrow_rows=2, blocks=2)
+    bundle = Bundle.open(path)
+    assert bundle.manifest.widths == [2, 8, 32]
+    prompt = Tokenizer.of(bundle).encode(PROMPT)[:16]
+    with OrtSession(QnnDevice(bundle)) as session:
+        assert session.widths == (2, 8)
+        report = check(session, prompt, max_new_tokens=NEW_TOKENS)
+        assert all(item.identical for item in report.comparisons), report.comparisons
+        expected = tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS))
+        costs = session.switcher.costs
+    assert [cost.decode_bytes for cost in costs] == [2 * cost.prefill_bytes for cost in costs]
+    assert [cost.decode_load_us for cost in costs] == [2 * cost.prefill_load_us for cost in costs]
+    budget = sum(cost.decode_bytes for cost in costs)
+    device = QnnDevice(bundle)
+    with OrtSession(device, preload=False, switch="greedy", memory_budget=budget) as session:
+        session.switcher.only("prefill")
+        stats = Stats()
+        drafter = make_drafter(session, "auto")
+        steps = generate(session, prompt, drafter=drafter, max_new_tokens=NEW_TOKENS, stats=stats)
+        assert tokens_of(steps) == expected
+        assert stats.switching.peak_bytes <= budget
+        assert session.switcher.resident() == [(False, True)] * 2
 
 
 def test_extreme_values_of_unseen_rows_change_nothing(session):
@@ -156,10 +182,12 @@ def test_both_decode_graphs_come_and_go_as_one(two_blocks, monkeypatch):
     assert opened == [(1, 4), (1, 8)]
     device.release(1, "decode")
     assert not device.is_loaded(1, "decode")
-    for is_shared, copies in ((False, 2), (True, 1)):
-        for cost in guessed_costs(two_blocks.manifest, is_shared=is_shared):
-            assert cost.decode_bytes == copies * cost.prefill_bytes
-            assert cost.decode_load_us == copies * cost.prefill_load_us
+    target = two_blocks.manifest.qnn
+    for cost in guessed_costs(
+        replace(two_blocks.manifest, qnn=replace(target, shared=target.compiled))
+    ):
+        assert cost.decode_bytes == cost.prefill_bytes
+        assert cost.decode_load_us == cost.prefill_load_us
 
 
 def test_a_narrow_graph_that_is_damaged_or_missing_is_named(two_blocks, tmp_path):

@@ -58,6 +58,7 @@ from coordgen_rs.convert.writer import (
     staged_directory,
 )
 from coordgen_rs.errors import OptionError, UnsupportedModelError
+from coordgen_rs.errors.arguments import count
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.runtime.qnn.options import soc_named
 
@@ -102,8 +103,8 @@ def export_qnn(
         blocks: Number of blocks into which the layers are cut.
         prefill_rows: Rows of the prefill graph.
         decode_rows: Rows of the decode graph.
-        narrow_rows: Rows of a second, narrower decode graph, which a step of few rows runs under;
-            it is loaded and released together with the other. None makes none.
+        narrow_rows: Rows of a second decode graph, for steps that draft little; None for none. It
+            is loaded and released together with the wide one, and takes as much memory again.
         context: Most tokens of a request; None takes the model's limit, but at most 1,024.
         chat_template: Same as in `export_checkpoint`.
         on_progress: Called with what comes next, steps done, and steps in all.
@@ -156,6 +157,11 @@ class _Options(BundleOptions):
     cache_type: CacheType
     narrow_rows: int | None
 
+    @property
+    def widths(self) -> list[int]:
+        """Same as in `BundleOptions`, and the narrow one."""
+        return sorted({*super().widths, self.narrow_rows or self.decode_rows})
+
     def check(self, config: ModelConfig) -> None:
         """Refuse what the exporter or the model cannot do.
 
@@ -170,17 +176,8 @@ class _Options(BundleOptions):
         if self.cache_type not in ("uint8", "uint16"):
             raise OptionError(f"cache_type is {self.cache_type!r}, expected uint8 or uint16")
         self.check_limits(config, _MOST_ROWS)
-        if self.narrow_rows is not None and not 1 <= self.narrow_rows < self.decode_rows:
-            raise OptionError(
-                f"narrow_rows is {self.narrow_rows}, expected at least 1 and fewer than "
-                f"decode_rows, {self.decode_rows}"
-            )
-
-    @property
-    def widths(self) -> list[int]:
-        """Same as in `BundleOptions`, and the narrow one, if any."""
-        narrow = [] if self.narrow_rows is None else [self.narrow_rows]
-        return narrow + super().widths
+        if self.narrow_rows is not None:
+            count("narrow_rows", self.narrow_rows, most=self.decode_rows - 1)
 
 
 def _refuse_switches(config: ModelConfig) -> None:

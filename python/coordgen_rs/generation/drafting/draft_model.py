@@ -25,6 +25,9 @@ from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.background import NotCopied
 from coordgen_rs.text.tokenizer import Tokenizer
 
+ANY_DEPTH = 1 << 32
+"""Deeper than any draft."""
+
 
 class DraftModel(NotCopied):
     """A model that drafts for one target. What it has read stays in the cache of its session.
@@ -34,8 +37,7 @@ class DraftModel(NotCopied):
         least_that_pays: Cost of drafting and verifying a token, as a share of a target's step. A
             branch less likely than that is not followed, and with 1 the model is never run. 0, as
             in the paper, if the cost does not matter.
-        growth: What it reads next: "chain", "paced" (EdgeLLM) or "surest".
-        stop: When it is enough: "fixed", "tree-confidence" (EdgeLLM) or "next-token".
+        method: Drafts as this method does; None as "edgellm-ours".
 
     Attributes:
         session: The `session` argument.
@@ -43,7 +45,7 @@ class DraftModel(NotCopied):
         core: The tree, for `Drafter(model_draft=...)`.
 
     Raises:
-        OptionError: `growth` or `stop` is unknown, or `least_that_pays` is not 0 to 1.
+        OptionError: `least_that_pays` is not 0 to 1.
         DraftModelError: The model has recurrent layers.
     """
 
@@ -54,12 +56,10 @@ class DraftModel(NotCopied):
         session: Session,
         *,
         least_that_pays: float = 0.0,
-        growth: str = "surest",
-        stop: str = "next-token",
+        method: DraftMethod | None = None,
     ) -> None:
         least_that_pays = arguments.number("least_that_pays", least_that_pays)
-        arguments.text("growth", growth)
-        arguments.text("stop", stop)
+        arguments.of_type("method", method, DraftMethod)
         if isinstance(session, OrtSession) and session.cache.states is not None:
             # All branches of its tree stay committed, each with keys and values of its own.
             raise DraftModelError(
@@ -67,15 +67,14 @@ class DraftModel(NotCopied):
                 "tree alone: it cannot draft for another model"
             )
         self.session, self.least_that_pays = session, least_that_pays
-        self._shape = (least_that_pays, growth, stop)
+        self._method = method
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
             end_token_ids=session.end_token_ids,
             costs=session.step_costs,
             least_that_pays=least_that_pays,
-            growth=growth,
-            stop=stop,
+            method=method,
             num_scored=session.num_scored if isinstance(session, DraftHead) else None,
         )
 
@@ -132,11 +131,9 @@ class DraftModel(NotCopied):
     def shaped(self, method: DraftMethod) -> "DraftModel":
         """The same model, drafting as a method does; with a new tree if that differs."""
         least = self.least_that_pays if method.weighs_model else 0.0
-        if (least, method.growth, method.stop) == self._shape:
+        if (least, method) == (self.least_that_pays, self._method):
             return self
-        return DraftModel(
-            self.session, least_that_pays=least, growth=method.growth, stop=method.stop
-        )
+        return DraftModel(self.session, least_that_pays=least, method=method)
 
     def drafter(self, drafter: Drafter, max_tokens: int, **options: bool) -> "ModelDrafter":
         """A `ModelDrafter` of this model, as up to version 0.2.
@@ -150,19 +147,25 @@ class DraftModel(NotCopied):
         warnings.warn(told, DeprecationWarning, stacklevel=2)
         return ModelDrafter(drafter, self, max_tokens, **options)
 
-    def draft(self, max_tokens: int) -> None:
-        """Grow the tree until it is good enough, or holds `max_tokens` tokens."""
-        while self.step(max_tokens):
-            pass
+    def draft(self, max_tokens: int, max_depth: int = ANY_DEPTH) -> int:
+        """Grow the tree until it is good enough, or holds `max_tokens` tokens; how many steps."""
+        num_steps = 0
+        while self.step(max_tokens, max_depth):
+            num_steps += 1
+        return num_steps
 
-    def step(self, max_tokens: int, *, provisional: bool = False) -> bool:
+    def step(
+        self, max_tokens: int, max_depth: int = ANY_DEPTH, *, provisional: bool = False
+    ) -> bool:
         """Read one more token, or what the model has not yet read of the request.
 
         Anything may happen between two steps; the next one continues from there.
 
         Args:
             max_tokens: Most tokens that the tree may hold.
+            max_depth: Most tokens of a branch.
             provisional: Go on although the tree is good enough: the target verifies it meanwhile.
+                The next tree is the same, and takes fewer steps.
 
         Returns:
             False if nothing was done, because the tree is good enough, or because drafting never
@@ -174,8 +177,10 @@ class DraftModel(NotCopied):
         session = self.session
         if self._is_broken or not self.catch_up():
             return False
-        inputs = self.core.next_step(max_tokens, provisional=provisional)
-        if inputs is None or session.length + inputs.num_nodes > session.capacity:
+        inputs = self.core.next_step(max_tokens, max_depth, provisional=provisional)
+        # The next draft finds the room that it would have.
+        kept_free = max_tokens if provisional else 0
+        if inputs is None or session.length + inputs.num_nodes + kept_free > session.capacity:
             return False  # a step that is not read is asked for again
         logits = session.step(inputs)
         # Rows of all branches stay in their slots: a later row sees those on its path.
@@ -226,8 +231,13 @@ class ModelDrafter(WrappedDrafter):
 
     Attributes:
         model: The `model` argument.
-        model_s: Seconds that the model has run for proposals, in total.
-        num_provisional: Steps of the model while the target waited, in total.
+        model_s: Seconds that the model has run for proposals. All of these are in total.
+        drafting_s: Seconds of them in which it drafted, and did not read the text.
+        gap_s: Seconds that it has run while the target waited.
+        num_runs: Its steps for proposals.
+        num_provisional: Its steps while the target waited.
+        num_drafted: Tokens that it drafted.
+        num_capped: Proposals for which it drafted as many as it may.
     """
 
     def __init__(
@@ -243,19 +253,27 @@ class ModelDrafter(WrappedDrafter):
         self.model, self._max_tokens = model, max_tokens
         self._in_gaps, self._weighs = in_gaps, weighs
         self._drafts = False  # the model drafts the step at hand
-        self.model_s, self.num_provisional = 0.0, 0
+        self._max_depth = ANY_DEPTH
+        self.model_s = self.drafting_s = self.gap_s = 0.0
+        self.num_runs = self.num_provisional = self.num_drafted = self.num_capped = 0
 
     def propose(self, past_len: int) -> StepInputs:
         """Let the model draft if that pays, then propose; same as in `Drafter`."""
         start = time.perf_counter()
         self._drafts = not self._weighs or self._pays(past_len)
         if self._drafts:
+            room, self._max_depth = self.drafter.draft_room(past_len)
+            max_tokens = min(room, self._max_tokens)
             self.model.catch_up()
             caught_up = time.perf_counter()
-            self.model.draft(self._max_tokens)
+            self.num_runs += self.model.draft(max_tokens, self._max_depth)
             # What it really takes: between its steps there is more to do than they cost.
             drafting, reading = time.perf_counter() - caught_up, caught_up - start
             self.drafter.model_ran(1e6 * drafting, catching_up=1e6 * reading)
+            num_drafted = self.model.core.num_drafted
+            self.num_drafted += num_drafted
+            self.num_capped += num_drafted >= max_tokens
+            self.drafting_s += drafting
         self.model_s += time.perf_counter() - start
         return super().propose(past_len)
 
@@ -265,18 +283,31 @@ class ModelDrafter(WrappedDrafter):
             past_len, a_token=model.least_that_pays, catching_up=model.reading_cost()
         )
 
-    def draft_on(self) -> bool:
+    def draft_on(self, wait_us: float) -> bool:
         """Draft one more token while the target waits for its blocks (EdgeLLM III-D).
 
-        When the target answers, the part of the tree that follows its token is kept.
+        What was read of what follows the target's answer takes no step of the next draft.
+
+        Args:
+            wait_us: Microseconds that it is expected to wait: nothing is begun that takes longer.
 
         Returns:
-            False if there is nothing more to draft.
+            False if there is nothing more to draft in this time.
         """
-        drafts = self._in_gaps and self._drafts
-        drafted = drafts and self.model.step(2 * self._max_tokens, provisional=True)
+        if not (self._in_gaps and self._drafts) or self._step_us > wait_us:
+            return False
+        start = time.perf_counter()
+        drafted = self.model.step(2 * self._max_tokens, self._max_depth, provisional=True)
+        self.gap_s += time.perf_counter() - start
         self.num_provisional += drafted
         return drafted
+
+    @property
+    def _step_us(self) -> float:
+        """What a step of the model takes beside loads, on average; as it does without, at first."""
+        if self.num_provisional:
+            return 1e6 * self.gap_s / self.num_provisional
+        return 1e6 * self.drafting_s / max(1, self.num_runs)
 
 
 def _least_that_pays(session: Session, target: OrtSession) -> float:

@@ -103,8 +103,12 @@ class DraftProposer(Protocol):
             NonFiniteLogitsError: A row has no usable maximum.
         """
 
-    def draft_on(self) -> bool:
-        """Draft a little more while the target waits; False if there is nothing to do."""
+    def draft_on(self, wait_us: float) -> bool:
+        """Draft a little more while the target waits; False if there is nothing to do.
+
+        Args:
+            wait_us: Microseconds that it is expected to wait.
+        """
 
     def end(self) -> None:
         """Give the request up, if it has not ended, and what it holds that others share."""

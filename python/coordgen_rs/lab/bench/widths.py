@@ -19,7 +19,7 @@ from coordgen_rs.lab.tables import Chart, Column, Section, columns_of, in_turns,
 from coordgen_rs.runtime.ort_session import OrtSession
 
 DRAFTING = ("prompt-lookup", "coordgen")
-"""Methods whose drafts are counted: the existing one of the paper's histogram, and ours."""
+"""Methods whose drafts are counted: the existing one of the paper's histogram, and the paper's."""
 
 TOKENS_PER_STEP = 4.2
 """Tokens per step in the paper's Figure 5."""

@@ -146,19 +146,20 @@ def answer(
     *,
     max_new_tokens: int,
     ignore_eos: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> TimedAnswer:
     """Answer a prompt, by plain decoding if there is no drafter; see `generate`."""
-    stats = Stats()
+    stats = Stats(clock=clock)
     decode = plain if drafter is None else partial(generate, drafter=drafter)
-    start = time.perf_counter()
+    start = clock()
     tokens: list[int] = []
     arrivals: list[tuple[float, int]] = []
     for step in decode(
         session, prompt, max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, stats=stats
     ):
-        arrivals.append((time.perf_counter() - start, len(step.token_ids)))
+        arrivals.append((clock() - start, len(step.token_ids)))
         tokens += step.token_ids
-    return TimedAnswer(tokens, stats, arrivals, time.perf_counter() - start)
+    return TimedAnswer(tokens, stats, arrivals, clock() - start)
 
 
 _D = TypeVar("_D", bound=DraftProposer | None)
@@ -312,7 +313,9 @@ class Workbench:
     @property
     def how(self) -> How:
         """Whether times are this machine's own."""
-        return "simulated" if self.session.device.is_emulator() else "measured"
+        device = self.session.device
+        is_simulated = device.clock is not None or device.is_emulator()
+        return "simulated" if is_simulated else "measured"
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -402,7 +405,15 @@ class Workbench:
     def answer(self, prompt: NDArray[np.uint32], drafter: DraftProposer | None) -> TimedAnswer:
         """One answer, as long as the settings allow."""
         limit, ignore_eos = self.settings.max_new_tokens, self.settings.ignore_eos
-        return answer(self.session, prompt, drafter, max_new_tokens=limit, ignore_eos=ignore_eos)
+        simulated = self.session.device.clock
+        return answer(
+            self.session,
+            prompt,
+            drafter,
+            max_new_tokens=limit,
+            ignore_eos=ignore_eos,
+            clock=time.perf_counter if simulated is None else simulated.seconds,
+        )
 
     def warm_up(self) -> None:
         """Answer a prompt that does not count: the first run of a graph takes longer."""

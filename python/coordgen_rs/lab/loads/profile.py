@@ -232,13 +232,13 @@ def grown_bytes(path: Path, graph: GraphName, threads: int, provider: ProviderCh
 
 
 def _file_sizes(bundle: Bundle, graph: GraphName) -> list[int]:
-    """Bytes of what each block is loaded from: its context binaries, else copies of its weights."""
+    """Bytes of what each block is loaded from: its context binaries, else its weights."""
     manifest, target = bundle.manifest, bundle.manifest.qnn
     compiled = None if target is None else target.shared or target.compiled
     widths = manifest.decode_widths if graph == "decode" else [manifest.prefill_rows]
     if target is None or compiled is None:
         return [
-            manifest.files[block.weights].num_bytes * block.num_copies(widths)
+            len({block.graphs[rows] for rows in widths}) * manifest.files[block.weights].num_bytes
             for block in manifest.blocks
         ]
     if compiled is target.shared:  # loaded as a whole

@@ -21,14 +21,18 @@ from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.lab.bench.condition import commit_of
-from coordgen_rs.lab.papers import coordgen, diaa, edgellm
+from coordgen_rs.lab.papers import coordgen, diaa, edgellm, phone
+from coordgen_rs.lab.papers.critique import remarks
 from coordgen_rs.lab.papers.items import PAPERS, Found, Measurement, Wanted, items, rows_of
-from coordgen_rs.lab.papers.page import draw, tables_of, write_page
+from coordgen_rs.lab.papers.page import critique_of, draw, tables_of, write_page
 from coordgen_rs.lab.replay.cells import CELL, TABLE, TableFile, key_of, open_table, sha256_of
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import bundle_facts, machine_facts
 
-MEASUREMENTS = (*coordgen.MEASUREMENTS, *edgellm.MEASUREMENTS, *diaa.MEASUREMENTS)
+MEASUREMENTS = (
+    *(*coordgen.MEASUREMENTS, *phone.MEASUREMENTS),
+    *(*edgellm.MEASUREMENTS, *diaa.MEASUREMENTS),
+)
 BUILT = Path("build/papers")
 """Where `make papers` puts the embedded model, its draft model and prompts."""
 
@@ -109,6 +113,9 @@ def run(options: argparse.Namespace) -> int:
         own = [row for row in rows if row.paper == paper]
         if own:
             print(f"{tables_of(paper, own)}\n")
+    said = [] if options.only else remarks()
+    if said:
+        print(f"{critique_of(said)}\n")
     print(f"measured at {at}")
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -126,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
         told = json.dumps(document, indent=1)
         outputs.write(options.json, lambda path: path.write_text(f"{told}\n", "utf-8"))
     if options.page is not None:
-        write_page(options.page, rows, at, "coordgen papers")
+        write_page(options.page, rows, at, "coordgen papers", said)
         try:
             draw(options.page, rows)
         except OptionError as error:

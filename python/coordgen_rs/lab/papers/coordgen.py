@@ -7,7 +7,6 @@ them stand those of this processor, which runs prefill and decoding, as in `NPU 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +16,21 @@ from coordgen_rs._core import (
     Accepted,
     BlockCost,
     Drafter,
-    SimulatedClock,
     StepInputs,
-    Switcher,
 )
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter
-from coordgen_rs.lab.bench.energy_and_memory import NO_SOURCE, measure_energy, stage_peaks
+from coordgen_rs.lab.bench.energy_and_memory import measure_energy, stage_peaks
 from coordgen_rs.lab.bench.latency import ClockedDrafter, ClockedHead, parts
-from coordgen_rs.lab.bench.switching import VARIANTS, measure_graphs
+from coordgen_rs.lab.bench.switching import measure_graphs
 from coordgen_rs.lab.bench.widths import measure_chunk_size, time_steps
 from coordgen_rs.lab.bench.workbench import Tallies
 from coordgen_rs.lab.fleet.tasks import in_own_process
 from coordgen_rs.lab.papers.items import Found, Measurement, Wanted, items
+from coordgen_rs.lab.papers.phone import COLUMNS, STRATEGIES
 from coordgen_rs.lab.plots import middle
 from coordgen_rs.lab.tables import ALL, NOT_POSSIBLE
-from coordgen_rs.runtime.device import GraphName
 
 PLD, SAM, COORDGEN = "prompt-lookup", "sam", "coordgen"
 ABLATION = {
@@ -49,7 +46,6 @@ ABLATION = {
 }
 """Methods of Table 4 by their names in it, and between them what they are made of."""
 
-STRATEGIES = ("sync", "async", "greedy", "just_in_time")
 _BLOCK_US = 1_000
 _UNFRIENDLY = 8
 """Draft lengths below it are the short ones of section 1."""
@@ -75,43 +71,6 @@ def scheduling(wanted: Wanted) -> Iterator[Found]:
     yield Found("CoordGen Eq. 2", "k* of Figure 8", k, "simulated")
     for name, plan in plans.items():
         yield Found("CoordGen Figure 8", name, plan.makespan_us / _BLOCK_US, "simulated")
-        took = simulated_us([cost] * 6, name, num_chunks=2) / _BLOCK_US
-        yield Found("CoordGen Figure 8, live", name, took, "simulated")
-
-
-class _NoStore:
-    """Blocks of which nothing is loaded."""
-
-    def load(self, block: int, graph: GraphName) -> None:
-        """Nothing."""
-
-    def release(self, block: int, graph: GraphName) -> None:
-        """Nothing."""
-
-
-def simulated_us(costs: Sequence[BlockCost], strategy: str, num_chunks: int) -> int:
-    """Microseconds of a prompt through the switcher that sessions have, on a simulated clock.
-
-    Args:
-        costs: What the blocks cost.
-        strategy: How graphs are loaded; memory holds one of each block.
-        num_chunks: Chunks of the prompt, from the prefill graphs on.
-    """
-    clock, rows, pieces = SimulatedClock(), 256, 8
-    budget = sum(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)
-    request: dict[str, Any] = {"strategy": strategy, "memory_budget": budget, "clock": clock}
-    switcher = Switcher(_NoStore(), costs, rows, rows // pieces, **request)
-    switcher.only("prefill")
-    start = clock.now_us
-    switcher.begin(num_chunks * rows)
-    for _ in range(num_chunks):
-        switcher.begin_pass()
-        for block, cost in enumerate(costs):
-            is_whole = switcher.enter(block) == "prefill"
-            clock.advance(cost.prefill_compute_us if is_whole else pieces * cost.decode_compute_us)
-            switcher.leave()
-    switcher.finish()
-    return clock.now_us - start
 
 
 def breakdown(wanted: Wanted) -> Iterator[Found]:
@@ -197,14 +156,11 @@ def chunk_size(wanted: Wanted) -> Iterator[Found]:
 
 def graphs(wanted: Wanted) -> Iterator[Found]:
     """Table 3: drafting and switching, each on and off."""
-    item = "CoordGen Table 3"
-    model = wanted.beside({name.split(",")[0] for name in items()[item].published})
     section = measure_graphs(wanted.bench())
     times = zip(section.column("variant"), section.column("per_token"), strict=True)
-    own = {str(name): middle(cell) for name, cell in times}
-    columns = ("NPU", "+G", "+SD", "+G+SD", "Ours")
-    for variant, column in zip(VARIANTS, columns, strict=False):
-        yield Found(item, f"{model}, {column}", own[variant])
+    for name, cell in times:
+        column = COLUMNS.get(str(name), name)
+        yield Found("CoordGen Table 3", f"this processor, {column}", middle(cell))
 
 
 def ablation(wanted: Wanted) -> Iterator[Found]:
@@ -261,12 +217,10 @@ def _speedup(tallies: Tallies, task: str, of: str, over: str) -> float:
 
 
 def energy(wanted: Wanted) -> Iterator[Found]:
-    """Figure 11, where there is a meter."""
+    """Figure 11, where there is a meter; elsewhere `phone` has it."""
     item, section = "CoordGen Figure 11", measure_energy(wanted.bench())
     of_plain = dict(zip(section.column("method"), section.column("of_plain"), strict=True))
     if not any(of_plain.values()):
-        for name in items()[item].published:
-            yield Found(item, name, None, NOT_POSSIBLE, f"{NO_SOURCE} on this machine")
         return
     plain, sam, own = (1 / middle(of_plain[name]) for name in (PLAIN, SAM, COORDGEN))
     yield from spread(item, "over NPU vanilla", [own / plain])
@@ -380,7 +334,7 @@ def distance(answer: NDArray[np.integer], text: NDArray[np.uint32]) -> float:
 
 MEASUREMENTS = (
     Measurement(
-        ("CoordGen Eq. 1", "CoordGen Eq. 2", "CoordGen Figure 8", "CoordGen Figure 8, live"),
+        ("CoordGen Eq. 1", "CoordGen Eq. 2", "CoordGen Figure 8"),
         *(scheduling, False, ()),
     ),
     Measurement(

@@ -31,6 +31,7 @@ ABSENT = {
     "SI": "it has several tuned draft models, so it is not built",
     "SWIFT": "it skips layers within a pass, and a block is one graph here",
     "EAGLE": "a trained draft head, which there is none of for these models",
+    "Qwen2.5-0.5B|LLaMA3.2-3B": "the paper tells no times of this model but its results",
     "CPU vanilla": "one processor for prefill and decoding here, as in NPU vanilla",
     "w/o CO": "nothing is computed elsewhere here: see the bound beside the overlap of computation",
     "Redmi|phone|Xiaomi|Orin|TX2|A100": "the paper's device",

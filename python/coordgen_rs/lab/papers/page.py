@@ -1,19 +1,22 @@
 """The page of the papers: a table each in Markdown, between markers, and pictures of their figures.
 
-In: rows; a page that has markers, or none. Out: the page with these rows, and below each table what
-it was measured at; SVG files beside it, where matplotlib is installed.
+In: rows, and remarks on the papers' own numbers; a page that has markers, or none. Out: the page
+with these, and below each table what it was measured at; SVG files beside it, where matplotlib is
+installed.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from coordgen_rs.lab.papers.critique import Remark
 from coordgen_rs.lab.papers.items import PAPERS, Row, items
 from coordgen_rs.lab.plots import plot_pairs
 from coordgen_rs.lab.tables import markdown
 from coordgen_rs.store.files import write_file
 
 _HEADS = ("item", "section", "name", "paper", "ours", "how", "why, and remarks")
+CRITIQUE = "What the papers' own numbers say"
 _PART = "<!-- figures: papers-{}{} -->\n"
 _END = "<!-- /figures -->"
 
@@ -43,6 +46,16 @@ def tables_of(paper: str, rows: Sequence[Row]) -> str:
     return "\n\n".join([*tables, *(_wide(name, own) for name, own in wide.items())])
 
 
+def critique_of(remarks: Sequence[Remark]) -> str:
+    """The table of what the papers' own numbers say of each other."""
+    heads = ("paper", "where", "what", "comes out", "the paper has")
+    lines = [
+        (one.paper, one.places, one.name, _text(one.figure), _text(one.published))
+        for one in remarks
+    ]
+    return f"{CRITIQUE}\n\n{markdown(heads, lines, num_words=3)}"
+
+
 def _wide(name: str, rows: Mapping[str, Row]) -> str:
     """A table of the paper: its figure, and behind a stroke ours."""
     down, across = items()[name].grid
@@ -68,7 +81,13 @@ def picture_name(paper: str) -> str:
     return f"papers-{paper.lower()}.svg"
 
 
-def write_page(path: Path, rows: Sequence[Row], measured: str, command: str) -> None:
+def write_page(
+    path: Path,
+    rows: Sequence[Row],
+    measured: str,
+    command: str,
+    remarks: Sequence[Remark] = (),
+) -> None:
     """Write the rows into a page; a new one if it is not there.
 
     Args:
@@ -76,6 +95,7 @@ def write_page(path: Path, rows: Sequence[Row], measured: str, command: str) -> 
         rows: Those of the papers that are to be written.
         measured: What they were measured at.
         command: What printed them, for a new page.
+        remarks: On the papers' own numbers; none to leave those that are there.
 
     Raises:
         OSError: It cannot be written.
@@ -86,11 +106,15 @@ def write_page(path: Path, rows: Sequence[Row], measured: str, command: str) -> 
         if own:
             tables = tables_of(paper, own)
             text = _filled(text, paper, f"\n{tables}\n\nMeasured at {measured}.\n\n")
+    if remarks:
+        table = critique_of(remarks)
+        text = _filled(text, "critique", f"\n{table}\n\nMeasured at {measured}.\n\n")
     write_file(path, text.encode())
 
 
 def _new(command: str) -> str:
-    parts = (f"## {paper}\n\n{_PART.format(paper.lower(), '')}{_END}\n" for paper in PAPERS)
+    titles = {paper.lower(): paper for paper in PAPERS} | {"critique": CRITIQUE}
+    parts = (f"## {title}\n\n{_PART.format(of, '')}{_END}\n" for of, title in titles.items())
     return "\n".join(["# The papers' figures and ours\n", f"```sh\n{command}\n```\n", *parts])
 
 

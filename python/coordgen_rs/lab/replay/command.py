@@ -38,7 +38,7 @@ examples:
       --output-of Llama-3.2-1B-Instruct --budget 32 --json
   coordgen replay actions.jsonl --tokenizer qwen2.5 --template qwen2.5 --history earlier-requests
   coordgen replay mails.jsonl records.jsonl --tokenizer qwen2.5 --template qwen2.5 \\
-      --drafter coordgen,sam --budget 8,16 --table results.json --ray local
+      --drafter coordgen-ours,sam --budget 8,16 --table results.json --ray local
 """
 
 

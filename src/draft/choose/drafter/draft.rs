@@ -119,19 +119,20 @@ impl Draft {
         self.grower.cut(num_nodes, &mut self.tree, &mut self.proposals);
     }
 
-    /// Builds a tree of the method's own shape from the first source.
+    /// Builds a tree of the method's own shape.
     pub fn build_shaped(
         &mut self,
         sources: &[Box<dyn DraftSource>],
         request: &Request,
         limits: GrowthLimits,
     ) {
-        let source = sources.first().map(|source| InVocabulary::new(&**source, self.vocab_size));
-        let source = source.as_ref().map(|source| source as &dyn Propose);
+        let known = sources.iter().map(|source| InVocabulary::new(&**source, self.vocab_size));
+        let known: Vec<_> = known.collect();
+        let sources: Vec<_> = known.iter().map(|source| source as &dyn Propose).collect();
         let certain = (request.root, request.certain());
         let fits = (limits.num_nodes, limits.depth);
         if let Some(shaped) = &mut self.shaped {
-            shaped.grow(source, certain, fits, &mut self.tree, &mut self.proposals);
+            shaped.grow(&sources, certain, fits, &mut self.tree, &mut self.proposals);
         }
     }
 

@@ -241,6 +241,17 @@ impl Drafter {
         Ok(self.model_choice.pays(steps, (past_len, gain), price, so_far))
     }
 
+    /// How many tokens a draft behind `past_len` tokens has rows for, and how deep it may be: behind
+    /// what is certain, as far as it may still be given out. Fails as [`Drafter::propose`] does.
+    pub fn draft_room(&mut self, past_len: usize) -> Result<(usize, usize)> {
+        self.force()?;
+        let steps = &self.options.steps;
+        let rows = steps.rows(steps.widest(past_len)?);
+        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
+        let num_certain = 1 + request.certain().len();
+        Ok((rows.saturating_sub(num_certain), request.remaining.saturating_sub(num_certain)))
+    }
+
     /// Records what the draft model's run for the next step cost, and what reading the text had cost
     /// before it, in the unit of the steps' costs. Fails without a request, or when one is no cost:
     /// negative, infinite or not a number.

@@ -65,8 +65,8 @@ pub struct ModelDraft {
     branches: Option<Branches>,
     /// Nodes whose rows are in their slots.
     num_read: usize,
-    /// Nodes, from the first on, that the target verifies; those behind were read while it did.
-    num_verified: usize,
+    /// Drafted tokens that were read before.
+    num_promoted: usize,
     /// What the session has not done yet.
     realignment: Option<Realignment>,
 }
@@ -82,20 +82,20 @@ impl ModelDraft {
             vocab_size,
             end_tokens,
             fallback: Fallback::new(least_that_pays)?,
-            shape: ModelShape::default(),
+            shape: ModelShape::OURS,
             context: Vec::new(),
             text_len: 0,
             base: 0,
             branches: None,
             num_read: 0,
-            num_verified: 0,
+            num_promoted: 0,
             realignment: None,
         })
     }
 
     /// Drafting as `shape` says; ours without it.
     pub fn shaped(self, shape: ModelShape) -> Self {
-        Self { shape, ..self }
+        Self { shape, fallback: self.fallback.shaped(shape), ..self }
     }
 
     /// Starts a request; the learned threshold stays.
@@ -149,14 +149,20 @@ impl ModelDraft {
     }
 
     /// What the model is to read now; `None` when it is enough: the fallback is due, `max_tokens`
-    /// tokens are drafted, the realignment was not taken, or no token would pay.
+    /// tokens are drafted, or all that may be within `max_depth` of what is certain, the realignment was
+    /// not taken, or no token would pay. The branch that the last token begins is not read.
     ///
     /// While the target verifies what was drafted before, steps are `provisional` (EdgeLLM, section
-    /// III-D): they go on whatever the fallback says, since they take no time of the target's.
+    /// III-D): they go on whatever the fallback says, since they take no time of the target's. What they
+    /// read is known when it is drafted, and changes nothing else.
     ///
     /// A step that is never answered by [`read`](Self::read) is asked for again.
-    pub fn next_step(&mut self, max_tokens: usize, provisional: bool) -> Option<ReadStep<'_>> {
-        let cannot = self.realignment.is_some() || self.context.is_empty();
+    pub fn next_step(
+        &mut self,
+        (max_tokens, max_depth): (usize, usize),
+        provisional: bool,
+    ) -> Option<ReadStep<'_>> {
+        let cannot = self.realignment.is_some() || self.context.is_empty() || max_depth == 0;
         if cannot || self.fallback.never_pays() {
             return None;
         }
@@ -165,17 +171,22 @@ impl ModelDraft {
             self.branches = Some(Branches::below(&certain));
         }
         let branches = self.branches.as_mut()?;
-        if self.num_read == branches.tree().num_nodes() {
-            if !provisional {
-                self.num_verified = self.num_read;
+        branches.grow_provisionally(provisional);
+        while branches.num_grown() < max_tokens {
+            if self.num_read < branches.tree().num_nodes() {
+                let (tree, first) = (self.branches.as_ref()?.tree(), self.num_read);
+                return Some(ReadStep { tree, first, base: self.base });
             }
-            let is_full = branches.num_drafted() >= max_tokens;
-            if is_full || !provisional && is_due(&self.fallback, self.shape.stop, branches) {
-                return None;
+            let is_known = branches.take_in(&self.end_tokens);
+            self.num_promoted += usize::from(is_known && !provisional);
+            if !is_known {
+                if !provisional && is_due(&self.fallback, self.shape.stop, branches) {
+                    return None;
+                }
+                branches.grow(self.shape.growth, max_depth)?;
             }
-            branches.grow(self.shape.growth == Growth::Surest)?;
         }
-        Some(ReadStep { tree: branches.tree(), first: self.num_read, base: self.base })
+        None
     }
 
     /// Takes in what the model holds likely after the last node that it read.
@@ -190,6 +201,16 @@ impl ModelDraft {
             branches.read(NodeId(last as u32 - 1), &likely, &self.end_tokens);
             self.num_read = last;
         }
+    }
+
+    /// Tokens that are drafted for the target to verify.
+    pub fn num_drafted(&self) -> usize {
+        self.branches.as_ref().map_or(0, Branches::num_drafted)
+    }
+
+    /// Drafted tokens that were read before, in total: each saved a step.
+    pub fn num_promoted(&self) -> usize {
+        self.num_promoted
     }
 
     /// Number of ids that it knows.
@@ -211,27 +232,28 @@ impl ModelDraft {
     /// Starts again behind the slots that stay.
     fn realign(&mut self, realignment: Realignment) {
         self.base = realignment.base + realignment.rows.len();
-        (self.branches, self.num_read, self.num_verified) = (None, 0, 0);
+        (self.branches, self.num_read) = (None, 0);
         self.realignment = Some(realignment);
     }
 
     fn learn(&mut self, said: &[TokenId]) {
-        let learns = self.shape.stop != Stop::Fixed && !said.is_empty();
+        let adapts = matches!(self.shape.stop, Stop::TreeConfidence | Stop::NextToken);
+        let learns = adapts && !said.is_empty();
         let Some(branches) = self.branches.as_ref().filter(|_| learns) else { return };
-        let num_nodes = self.num_verified;
-        if let Some((num_right, num_drafted)) = branches.best_match(said, num_nodes) {
-            // Where all that was said was foretold, no error was found: what was drafted beyond it is
-            // neither right nor wrong, which the paper, where all is verified, does not know.
-            let num_drafted = if num_right == said.len() { num_right } else { num_drafted };
-            let confidence = branches.tree_confidence(num_nodes);
-            self.fallback.verified(num_right, num_drafted, confidence);
+        if let Some((num_right, mut num_drafted)) = branches.best_match(said) {
+            // Where all that was said was foretold, no error was found: what was drafted beyond it was
+            // not verified, which the paper, where all is, does not know.
+            if num_right == said.len() && !self.shape.drafted_only {
+                num_drafted = num_right;
+            }
+            self.fallback.verified(num_right, num_drafted, branches.tree_confidence());
         }
     }
 
     /// Keeps the rows of what the context has become, of which `old_len` tokens were certain before.
     fn keep_what_was_said(&mut self, old_len: usize) {
         let Some(branches) = self.branches.take().filter(|_| self.num_read > 0) else {
-            (self.branches, self.num_read, self.num_verified) = (None, 0, 0);
+            (self.branches, self.num_read) = (None, 0);
             return;
         };
         let said = &self.context[old_len..];
@@ -244,9 +266,9 @@ impl ModelDraft {
             return;
         }
         let root = rows.pop().unwrap_or(NodeId::ROOT);
-        let (below, kept) = branches.below_node(root, &self.end_tokens);
+        let (below, kept) = branches.below_node(root);
         self.base = base + rows.len();
-        (self.num_read, self.num_verified) = (kept.len(), kept.len());
+        self.num_read = kept.len();
         rows.extend(kept);
         self.branches = Some(below);
         self.realignment = Some(Realignment { base, rows });
@@ -256,9 +278,10 @@ impl ModelDraft {
 /// Whether the target is to verify now: by the stop's own measure, or because no token would pay.
 fn is_due(fallback: &Fallback, stop: Stop, branches: &Branches) -> bool {
     let next = branches.confidence();
-    let confidence = match stop {
-        Stop::Fixed | Stop::TreeConfidence => branches.tree_confidence(branches.tree().num_nodes()),
-        Stop::NextToken => next,
+    let is_enough = match stop {
+        Stop::Count => false,
+        Stop::Fixed | Stop::TreeConfidence => fallback.is_due(branches.tree_confidence()),
+        Stop::NextToken => fallback.is_due(next),
     };
-    fallback.is_due(confidence) || !fallback.pays(next)
+    is_enough || !fallback.pays(next)
 }

@@ -1,8 +1,9 @@
-//! How a draft model drafts: what its tree looks like, and when it is enough. In: names; how sure the
-//! tree is, and what verification found. Out: the choices that [`ModelDraft`](super::ModelDraft) follows;
-//! whether to go on drafting, or the target verifies (EdgeLLM, section III-C, Eq. 3). Each part of
-//! EdgeLLM can be left out, as in its ablation (Figure 22).
+//! How a draft model drafts: what its tree looks like, and when it is enough. In: how sure the tree is,
+//! and what verification found. Out: the choices that [`ModelDraft`](super::ModelDraft) follows; whether
+//! to go on drafting, or the target verifies (EdgeLLM, section III-C, Eq. 3). Each part of EdgeLLM can be
+//! left out, as in its ablation (Figure 22).
 
+use crate::draft::setting::{Setting, Settings};
 use crate::error::{Error, Result};
 
 /// What the model reads next.
@@ -11,7 +12,11 @@ pub enum Growth {
     /// The likeliest token after the last one: a chain, as in plain speculative decoding.
     Chain,
     /// The branch that is shortest of what it should be (EdgeLLM, section III-B, Eq. 1 and 2).
-    BranchStats,
+    Paced {
+        /// Whether a branch's length T, of which the paper does not say where it begins, is that from
+        /// the root on, not from where it left its parent.
+        whole_lengths: bool,
+    },
     /// The surest token of any branch. Ours: no branch grows while a likelier token waits.
     Surest,
 }
@@ -19,6 +24,8 @@ pub enum Growth {
 /// When the target is to verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
+    /// When as many tokens are drafted as may be: plain speculative decoding.
+    Count,
     /// When T_c, the confidence of the surest branch, is below the first alpha, which stays.
     Fixed,
     /// When T_c is below alpha, which follows what verification finds (EdgeLLM, section III-C, Eq. 3).
@@ -30,52 +37,75 @@ pub enum Stop {
 }
 
 /// What a method does with a draft model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelShape {
     /// What is read next.
     pub growth: Growth,
     /// When it is enough.
     pub stop: Stop,
+    /// Whether what is drafted is proposed, all of it, and nothing else, as in the paper; or all that
+    /// the model holds likely, of which the tree takes what pays.
+    pub drafted_only: bool,
+    /// alpha at first, in (0, 1].
+    pub first_threshold: f32,
+    /// What alpha is multiplied by when all of a draft was right, in (0, 1].
+    pub when_right: f32,
 }
 
 impl ModelShape {
+    /// Plain speculative decoding's.
+    pub const SPECULATIVE: Self =
+        Self { growth: Growth::Chain, stop: Stop::Count, ..Self::EDGELLM };
     /// EdgeLLM's.
-    pub const EDGELLM: Self = Self { growth: Growth::BranchStats, stop: Stop::TreeConfidence };
-    /// Ours.
-    pub const OURS: Self = Self { growth: Growth::Surest, stop: Stop::NextToken };
+    pub const EDGELLM: Self = Self {
+        growth: Growth::Paced { whole_lengths: false },
+        stop: Stop::TreeConfidence,
+        drafted_only: true,
+        ..Self::OURS
+    };
+    /// Ours. Both numbers of alpha are the paper's.
+    pub const OURS: Self = Self {
+        growth: Growth::Surest,
+        stop: Stop::NextToken,
+        drafted_only: false,
+        first_threshold: 0.01,
+        when_right: 0.5,
+    };
 
-    /// The shape of these names. Fails when one is unknown.
-    pub fn named(growth: &str, stop: &str) -> Result<Self> {
-        let growth = of_name("growth", &Growth::ALL, Growth::name, growth)?;
-        Ok(Self { growth, stop: of_name("stop", &Stop::ALL, Stop::name, stop)? })
+    /// What a user may set of it, by the paper's names: alpha at first, what of it is kept when all was
+    /// right, and whether a branch's length counts from the root.
+    pub fn settings(&mut self) -> Settings<'_> {
+        let mut settings = Settings::new();
+        if self.stop == Stop::TreeConfidence {
+            settings.push(("alpha", Setting::Share(&mut self.first_threshold)));
+            settings.push(("keep", Setting::Share(&mut self.when_right)));
+        }
+        if let Growth::Paced { whole_lengths } = &mut self.growth {
+            settings.push(("whole_lengths", Setting::Switch(whole_lengths)));
+        }
+        settings
     }
-}
 
-impl Default for ModelShape {
-    fn default() -> Self {
-        Self::OURS
-    }
+    /// A chain of the likeliest tokens for as long as they are likely, of which the tree takes what pays.
+    pub const CHAIN: Self = Self { growth: Growth::Chain, stop: Stop::Fixed, ..Self::OURS };
 }
 
 impl Growth {
-    const ALL: [Self; 3] = [Self::Chain, Self::BranchStats, Self::Surest];
-
-    /// The name in options.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Chain => "chain",
-            Self::BranchStats => "paced",
+            Self::Paced { .. } => "paced",
             Self::Surest => "surest",
         }
     }
 }
 
 impl Stop {
-    const ALL: [Self; 3] = [Self::Fixed, Self::TreeConfidence, Self::NextToken];
-
-    /// The name in options.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Count => "count",
             Self::Fixed => "fixed",
             Self::TreeConfidence => "tree-confidence",
             Self::NextToken => "next-token",
@@ -83,24 +113,6 @@ impl Stop {
     }
 }
 
-fn of_name<T: Copy>(
-    what: &'static str,
-    all: &[T; 3],
-    name: impl Fn(T) -> &'static str,
-    asked: &str,
-) -> Result<T> {
-    let must = match what {
-        "growth" => "chain, paced or surest",
-        _ => "fixed, tree-confidence or next-token",
-    };
-    let found = all.iter().find(|&&it| name(it) == asked);
-    found.copied().ok_or_else(|| Error::BadOption { what, got: format!("{asked:?}"), must })
-}
-
-/// alpha at first, the paper's.
-const FIRST_THRESHOLD: f32 = 0.01;
-/// What alpha is multiplied by when all of a draft was right, the paper's.
-const ALL_RIGHT: f32 = 0.5;
 /// Least alpha: long before a tree falls below it, its rows are full.
 const LEAST_THRESHOLD: f32 = 1e-6;
 
@@ -109,6 +121,7 @@ const LEAST_THRESHOLD: f32 = 1e-6;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fallback {
     threshold: f32,
+    when_right: f32,
     least_that_pays: f32,
 }
 
@@ -122,7 +135,13 @@ impl Fallback {
             let (what, must) = ("the least confidence that pays", "0 to 1");
             return Err(Error::BadOption { what, got: least_that_pays.to_string(), must });
         }
-        Ok(Self { threshold: FIRST_THRESHOLD, least_that_pays })
+        let ModelShape { first_threshold: threshold, when_right, .. } = ModelShape::OURS;
+        Ok(Self { threshold, when_right, least_that_pays })
+    }
+
+    /// The same with the two numbers of a shape.
+    pub fn shaped(self, shape: ModelShape) -> Self {
+        Self { threshold: shape.first_threshold, when_right: shape.when_right, ..self }
     }
 
     /// alpha, in (0, 1].
@@ -151,7 +170,7 @@ impl Fallback {
     /// Beyond the paper alpha stays within 1e-6 and 1: from 0 it would never come back.
     pub fn verified(&mut self, num_right: usize, num_drafted: usize, tree_confidence: f32) {
         let factor = if num_right == num_drafted {
-            ALL_RIGHT
+            self.when_right
         } else {
             let share_wrong = (num_drafted - num_right) as f32 / num_drafted as f32;
             tree_confidence.max(f32::MIN_POSITIVE).powf(-share_wrong)
@@ -166,31 +185,21 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn every_shape_has_names_that_lead_back_to_it() {
-        for growth in Growth::ALL {
-            for stop in Stop::ALL {
-                let named = ModelShape::named(growth.name(), stop.name());
-                assert_eq!(named, Ok(ModelShape { growth, stop }));
-            }
-        }
-        let error = ModelShape::named("bush", "fixed").unwrap_err().to_string();
-        assert_eq!(error, "growth is \"bush\", but must be chain, paced or surest");
-        assert!(ModelShape::named("paced", "never").is_err());
-    }
-
     proptest! {
         #[test]
         fn the_threshold_follows_equation_3_within_its_bounds(
             seen in prop::collection::vec((0usize..9, 0usize..9, 0.0f32..=1.0), 0..60),
+            (first_threshold, when_right) in (0.001f32..=1.0, 0.1f32..=1.0),
         ) {
-            let mut fallback = Fallback::new(0.0).unwrap();
+            let shape = ModelShape { first_threshold, when_right, ..ModelShape::EDGELLM };
+            let mut fallback = Fallback::new(0.0).unwrap().shaped(shape);
+            prop_assert_eq!(fallback.threshold(), first_threshold);
             for (num_right, num_wrong, confidence) in seen {
                 let before = f64::from(fallback.threshold());
                 let num_drafted = num_right + num_wrong;
                 fallback.verified(num_right, num_drafted, confidence);
                 let expected = if num_wrong == 0 {
-                    before * 0.5
+                    before * f64::from(when_right)
                 } else {
                     before / f64::from(confidence).powf(num_wrong as f64 / num_drafted as f64)
                 };

@@ -12,9 +12,9 @@ const NODES: u64 = 1 << 32;
 /// A model's draft, shared by a drafter and the code that runs the model in between.
 pub type SharedModelDraft = Shared<ModelDraft>;
 
-/// Proposes all that the model holds likely after what it has read.
+/// Proposes what is drafted, or all that the model holds likely after what it has read.
 ///
-/// Beyond the paper's tree these are also the tokens with which further branches would begin: they
+/// Beyond the paper's tree the latter are also the tokens with which further branches would begin: they
 /// are known, and rows that stay free cost nothing.
 #[derive(Debug)]
 pub struct ModelSource {
@@ -70,16 +70,19 @@ impl Propose for ModelSource {
         let Some((node, branches)) = draft.node_at(cursor).zip(draft.branches.as_ref()) else {
             return;
         };
-        out.extend(branches.after(node).map(|(token, probability)| {
-            // Tokens that are not read yet stand at a node that is none: nothing follows them.
-            let read = branches.tree().child(node, token).map_or(u32::MAX, |child| child.0);
-            let place = NODES + u64::from(read);
-            Successor {
-                token,
-                probability,
-                cursor: Cursor { place, match_len: cursor.match_len + 1 },
-            }
-        }));
+        let successor = |(token, probability, child): (TokenId, f32, Option<NodeId>)| {
+            // Tokens after which nothing is known stand at a node that is none.
+            let place = NODES + u64::from(child.map_or(u32::MAX, |child| child.0));
+            let cursor = Cursor { place, match_len: cursor.match_len + 1 };
+            Successor { token, probability, cursor }
+        };
+        if draft.shape.drafted_only {
+            out.extend(branches.drafted_after(node).map(successor));
+        } else {
+            let child = |token| branches.tree().child(node, token);
+            let likely = branches.after(node);
+            out.extend(likely.map(|(token, likely)| successor((token, likely, child(token)))));
+        }
     }
 
     fn is_model(&self) -> bool {

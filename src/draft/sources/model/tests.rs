@@ -38,10 +38,105 @@ fn draft_steps(draft: &mut ModelDraft, session: &mut FakeSession, rule: u32, max
     if let Some(realignment) = draft.take_realignment() {
         session.realign(&realignment);
     }
-    while let Some(step) = draft.next_step(max_tokens, false) {
+    read_on(draft, session, rule, (max_tokens, usize::MAX), None);
+}
+
+/// Runs at most so many provisional steps; without a number those that are none. Returns how many.
+fn read_on(
+    draft: &mut ModelDraft,
+    session: &mut FakeSession,
+    rule: u32,
+    limits: (usize, usize),
+    provisional: Option<usize>,
+) -> usize {
+    let mut num_runs = 0;
+    while num_runs < provisional.unwrap_or(usize::MAX) {
+        let Some(step) = draft.next_step(limits, provisional.is_some()) else { break };
         session.read(&step);
         let last = step.tree.token_ids()[step.tree.num_nodes() - 1];
         draft.read(&likely(rule, last));
+        num_runs += 1;
+    }
+    num_runs
+}
+
+/// The tokens down to each drafted one, depth first.
+fn drafted_paths(draft: &ModelDraft) -> Vec<Vec<TokenId>> {
+    let Some(branches) = &draft.branches else { return vec![] };
+    let (mut paths, mut waiting) = (vec![], vec![(branches.root(), vec![])]);
+    while let Some((node, path)) = waiting.pop() {
+        for (token, _, child) in branches.drafted_after(node) {
+            let path = [&path[..], &[token]].concat();
+            paths.push(path.clone());
+            waiting.extend(child.map(|child| (child, path)));
+        }
+    }
+    paths
+}
+
+fn edgellm_shape() -> impl Strategy<Value = ModelShape> {
+    let growth = prop_oneof![
+        Just(Growth::Chain),
+        Just(Growth::Paced { whole_lengths: false }),
+        Just(Growth::Paced { whole_lengths: true }),
+    ];
+    let stop = prop_oneof![Just(Stop::Count), Just(Stop::TreeConfidence)];
+    (growth, stop, prop_oneof![Just(0.01f32), Just(0.3)]).prop_map(
+        |(growth, stop, first_threshold)| ModelShape {
+            growth,
+            stop,
+            first_threshold,
+            ..ModelShape::EDGELLM
+        },
+    )
+}
+
+proptest! {
+    /// What is read while the target verifies saves runs, and changes nothing that it verifies.
+    #[test]
+    fn trees_are_those_of_a_model_that_waits(
+        rule in 0u32..15,
+        shape in edgellm_shape(),
+        max_tokens in 1usize..12,
+        steps in prop::collection::vec(
+            (0usize..16, 0usize..99, 0usize..9, (0u32..5).prop_map(TokenId), any::<bool>(), 0usize..9),
+            1..16),
+    ) {
+        let model = ModelDraft::new(5, vec![TokenId(3)], 0.0).unwrap().shaped(shape);
+        let (mut waiting, mut goes_on) = (model.clone(), model);
+        let mut sessions = [FakeSession::default(), FakeSession::default()];
+        let (mut runs, mut num_drafted) = ([0, 0], 0);
+        for draft in [&mut waiting, &mut goes_on] {
+            draft.begin(&tokens([1, 2, 0]));
+        }
+        for (num_provisional, leaf, num_agreeing, other, carries, max_depth) in steps {
+            for (index, draft) in [&mut waiting, &mut goes_on].into_iter().enumerate() {
+                if let Some(realignment) = draft.take_realignment() {
+                    sessions[index].realign(&realignment);
+                }
+                let limits = (max_tokens, max_depth);
+                runs[index] += read_on(draft, &mut sessions[index], rule, limits, None);
+            }
+            let paths = drafted_paths(&waiting);
+            prop_assert_eq!(&paths, &drafted_paths(&goes_on));
+            prop_assert_eq!(waiting.threshold(), goes_on.threshold());
+            prop_assert_eq!((waiting.num_drafted(), goes_on.num_drafted()), (paths.len(), paths.len()));
+            prop_assert!(paths.len() <= max_tokens);
+            prop_assert!(paths.iter().all(|path| path.len() <= max_depth));
+            num_drafted += paths.len();
+            let limits = (2 * max_tokens, max_depth + 3);
+            read_on(&mut goes_on, &mut sessions[1], rule, limits, Some(num_provisional));
+            prop_assert_eq!(&paths, &drafted_paths(&goes_on));
+            // The target goes along one of the paths, then says a token of its own.
+            let path = paths.get(leaf % paths.len().max(1)).cloned().unwrap_or_default();
+            let mut said = path[..num_agreeing.min(path.len())].to_vec();
+            said.push(other);
+            let num_given = if carries { said.len().div_ceil(2) } else { said.len() };
+            for draft in [&mut waiting, &mut goes_on] {
+                draft.extend(&said[..num_given], &said[num_given..]);
+            }
+        }
+        prop_assert!(runs[1] <= runs[0] && runs[0] <= num_drafted.max(1), "{runs:?}, {num_drafted}");
     }
 }
 
@@ -51,7 +146,7 @@ proptest! {
         rule in 0u32..15,
         prompt in prop::collection::vec((0u32..5).prop_map(TokenId), 1..8),
         steps in prop::collection::vec(
-            (any::<bool>(), 0usize..9, 0usize..5, prop::collection::vec((0u32..5).prop_map(TokenId), 1..4)),
+            (any::<bool>(), 1usize..9, 0usize..5, prop::collection::vec((0u32..5).prop_map(TokenId), 1..4)),
             1..12),
     ) {
         let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap();
@@ -65,7 +160,7 @@ proptest! {
                 let slots = session.slots.iter().map(|path| path[path.len() - 1]);
                 let branches = draft.branches.as_ref().unwrap();
                 let context = [text.clone(), carried.clone()].concat();
-                let tree = branches.tree().token_ids()[branches.root().index() + 1..].iter();
+                let tree = branches.tree().token_ids()[branches.root().index() + 1..draft.num_read].iter();
                 prop_assert!(slots.eq(context.iter().chain(tree).copied()));
                 // Every certain token saw all before it.
                 for (index, path) in session.slots[..context.len()].iter().enumerate() {
@@ -120,9 +215,10 @@ fn a_target_that_takes_back_what_it_said_is_followed() {
     assert_eq!(certain, tokens([1, 2, 3, 4, 1]));
 }
 
+const CHAIN: ModelShape = ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM };
+
 fn chain() -> ModelDraft {
-    let shape = ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM };
-    ModelDraft::new(5, vec![], 0.0).unwrap().shaped(shape)
+    ModelDraft::new(5, vec![], 0.0).unwrap().shaped(CHAIN)
 }
 
 #[test]
@@ -146,8 +242,8 @@ fn the_threshold_rises_by_the_share_of_the_whole_branch_that_was_wrong() {
         last = likely(1, last).token_ids[0];
         foretold.push(last);
     }
-    assert_eq!(branches.best_match(&foretold, usize::MAX), Some((6, 6)));
-    let (before, confidence) = (draft.threshold(), branches.tree_confidence(usize::MAX));
+    assert_eq!(branches.best_match(&foretold), Some((6, 6)));
+    let (before, confidence) = (draft.threshold(), branches.tree_confidence());
     let other = TokenId((foretold[3].0 + 1) % 5);
     draft.extend(&[&foretold[..3], &[other]].concat(), &[]);
     let expected = before / confidence.powf(0.5);
@@ -167,8 +263,36 @@ fn what_was_known_before_moves_no_threshold() {
 }
 
 #[test]
-fn an_answer_that_was_foretold_as_far_as_it_goes_is_all_right() {
+fn where_all_is_verified_the_whole_branch_counts() {
     let mut draft = chain();
+    draft.begin(&tokens([0]));
+    draft_steps(&mut draft, &mut FakeSession::default(), 1, 2);
+    let (before, confidence) =
+        (draft.threshold(), draft.branches.as_ref().unwrap().tree_confidence());
+    draft.extend(&[likely(1, TokenId(0)).token_ids[0]], &[]);
+    assert_eq!(draft.threshold(), before / confidence.powf(0.5));
+}
+
+#[test]
+fn a_draft_by_count_has_as_many_tokens() {
+    for growth in [Growth::Chain, Growth::Paced { whole_lengths: false }] {
+        let shape = ModelShape { growth, stop: Stop::Count, ..ModelShape::EDGELLM };
+        let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap().shaped(shape);
+        let mut session = FakeSession::default();
+        draft.begin(&tokens([0]));
+        for num_tokens in 1..30 {
+            draft_steps(&mut draft, &mut session, 1, num_tokens);
+            assert_eq!(draft.num_drafted(), num_tokens);
+        }
+        draft.extend(&tokens([9]), &[]);
+        assert_eq!(draft.threshold(), shape.first_threshold);
+    }
+}
+
+#[test]
+fn an_answer_that_was_foretold_as_far_as_it_goes_is_all_right() {
+    let shape = ModelShape { drafted_only: false, ..CHAIN };
+    let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap().shaped(shape);
     draft.begin(&tokens([0]));
     draft_steps(&mut draft, &mut FakeSession::default(), 1, 6);
     let before = draft.threshold();
@@ -182,7 +306,7 @@ fn a_model_that_never_pays_has_nothing_to_do() {
     draft.begin(&tokens([1, 2, 3]));
     assert_eq!(draft.take_realignment(), None);
     assert!(draft.unread().is_empty());
-    assert!(draft.next_step(9, false).is_none());
+    assert!(draft.next_step((9, 9), false).is_none());
 }
 
 #[test]
@@ -206,7 +330,7 @@ fn what_is_read_while_the_target_verifies_is_not_judged() {
     judged.begin(&tokens([0]));
     draft_steps(&mut judged, &mut session, 1, 6);
     let mut provisional = judged.clone();
-    while let Some(step) = provisional.next_step(12, true) {
+    while let Some(step) = provisional.next_step((12, usize::MAX), true) {
         let last = step.tree.token_ids()[step.tree.num_nodes() - 1];
         provisional.read(&likely(1, last));
     }
@@ -222,8 +346,8 @@ fn a_target_that_verifies_lets_drafting_go_on_below_the_threshold() {
     let (mut draft, mut session) = (chain(), FakeSession::default());
     draft.begin(&tokens([0]));
     draft_steps(&mut draft, &mut session, 1, 100);
-    assert!(draft.next_step(100, false).is_none(), "T_c has fallen below alpha");
-    assert!(draft.next_step(100, true).is_some());
+    assert!(draft.next_step((100, usize::MAX), false).is_none(), "T_c has fallen below alpha");
+    assert!(draft.next_step((100, usize::MAX), true).is_some());
 }
 
 #[test]

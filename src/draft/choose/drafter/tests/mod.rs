@@ -2,6 +2,7 @@
 
 mod beside;
 mod constrained;
+mod drafted;
 mod learning;
 mod offered;
 mod origins;
