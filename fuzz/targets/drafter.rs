@@ -12,6 +12,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use coordgen_fuzz::within_memory;
 use coordgen_rs::draft::choose::model_choice::ModelPrice;
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
+use coordgen_rs::draft::choose::tree_shape::appended_tree::AppendedOptions;
 use coordgen_rs::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
 use coordgen_rs::draft::methods::{SourceInputs, source_from};
 use coordgen_rs::draft::sources::common_phrases::PhraseTable;
@@ -109,13 +110,19 @@ impl Life {
             false => None,
         };
         let Ok(steps) = StepChoice::new(shapes, costs) else { return Ok(None) };
-        let shape = match u8::arbitrary(input)? % 4 {
+        let shape = match u8::arbitrary(input)? % 6 {
             0 => TreeShape::Static,
             1 => TreeShape::Dynamic(DynamicTreeOptions {
                 budget: Option::<u8>::arbitrary(input)?.map(usize::from),
                 update_interval: u8::arbitrary(input)?.into(),
                 ..DynamicTreeOptions::FIGURE_7
             }),
+            2 => TreeShape::Appended(AppendedOptions {
+                depth: Option::<u8>::arbitrary(input)?.map(usize::from),
+                nodes: Option::<u8>::arbitrary(input)?.map(usize::from),
+                by_ranks: bool::arbitrary(input)?,
+            }),
+            3 => TreeShape::Drafted,
             _ => TreeShape::BestFirst,
         };
         let is_canonical = bool::arbitrary(input)?;

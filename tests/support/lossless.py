@@ -38,7 +38,8 @@ from coordgen_rs.lab.check import SideBranchDrafter
 from scripted import SCRIPTS, ScriptedDrafter
 
 ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")
-DRAFTS: tuple[str | Sequence[str], ...] = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES)
+METHODS = ("auto", "coordgen", "token-recycling", "diaa")
+DRAFTS: tuple[str | Sequence[str], ...] = (*METHODS, ALL_SOURCES)
 COMMITS = ("canonical", "compact")
 
 

@@ -24,7 +24,7 @@ from coordgen_rs import (
 from coordgen_rs.runtime.batch import Batch
 from lossless import ALL_SOURCES, prompt_of
 
-DRAFTS: tuple[Any, ...] = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES, None)
+DRAFTS: tuple[Any, ...] = ("auto", "coordgen", "token-recycling", "diaa", ALL_SOURCES, None)
 
 GRAMMARS = (
     Regex("([a-f]{3} [0-9]{2};){1,6}"),

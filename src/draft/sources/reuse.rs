@@ -129,9 +129,12 @@ impl DraftReuse {
     }
 
     /// The place behind the `token` whose predecessors agree most with the end of `context`, in
-    /// the newest segment among equals.
+    /// the newest segment among equals; as published, always outside.
     fn search(&self, token: TokenId, context: &[TokenId]) -> Cursor {
         let mut best = self.outside();
+        if self.options.threshold.is_some() {
+            return best;
+        }
         for (index, Segment { tokens, .. }) in self.segments.iter().enumerate() {
             for offset in (0..tokens.len()).filter(|&offset| tokens[offset] == token) {
                 let match_len = 1 + agreement(&tokens[..offset], context);
@@ -164,9 +167,7 @@ impl Propose for DraftReuse {
     /// `None` while nothing is kept.
     fn cursor(&self) -> Option<Cursor> {
         let (&last, context) = self.recent.split_last()?;
-        let in_matches = self.options.threshold.is_none();
-        let place = || if in_matches { self.search(last, context) } else { self.outside() };
-        (!self.segments.is_empty()).then(place)
+        (!self.segments.is_empty()).then(|| self.search(last, context))
     }
 
     /// Never `None`: what is drafted may be what was missing before a segment.
@@ -431,6 +432,9 @@ mod tests {
             assert_eq!(reuse.segments().collect::<Vec<_>>(), [[2, 3, 4].map(TokenId)]);
             // Not from within the segment, although the text ends in a token of it.
             assert!(proposes(&reuse, &[2, 3, 4]) && !proposes(&reuse, &[4]));
+            // The same behind a token that is carried.
+            let carried = reuse.advance(reuse.cursor().unwrap(), TokenId(2));
+            assert_eq!(carried, reuse.cursor());
             chain_step(&mut reuse, &[9, 2, 3, 7, 7], &[3, 9, 9, 9, 9]);
         }
         chain_step(&mut reuse, &[3, 2, 3, 7, 7, 7], &[3, 9, 9, 9, 9, 9]);

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
@@ -14,10 +15,12 @@ from command_line import MODULE
 from coordgen_rs._core import draft_method, draft_sources
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.generation.drafting.draft_model import DraftModel
 from coordgen_rs.generation.drafting.drafter import METHODS
-from coordgen_rs.lab.bench.command import QUICK
+from coordgen_rs.lab.bench.command import QUICK, BenchCell
 from coordgen_rs.lab.bench.drafting import (
+    ADDS,
     BASES,
     DRAW_ON_EARLIER,
     ROWS,
@@ -26,7 +29,7 @@ from coordgen_rs.lab.bench.drafting import (
     measure_sources,
 )
 from coordgen_rs.lab.bench.energy_and_memory import NO_SOURCE, measure_energy
-from coordgen_rs.lab.bench.latency import PARTS
+from coordgen_rs.lab.bench.latency import PARTS, measure_breakdown
 from coordgen_rs.lab.bench.prompts import (
     Prompt,
     PromptsError,
@@ -34,6 +37,7 @@ from coordgen_rs.lab.bench.prompts import (
     read_prompts,
 )
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, schema
+from coordgen_rs.lab.bench.switching import VARIANTS
 from coordgen_rs.lab.bench.workbench import (
     MTP,
     PAPER_METHODS,
@@ -43,6 +47,7 @@ from coordgen_rs.lab.bench.workbench import (
     Workbench,
     needs_draft_model,
 )
+from coordgen_rs.lab.replay.cells import key_of
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from prompts import PROMPTS
@@ -80,7 +85,7 @@ def rows(document, section, **where):
 def test_the_document_of_a_whole_run_fits_its_schema(document):
     Draft202012Validator.check_schema(schema())
     Draft202012Validator(schema()).validate(document)
-    assert list(document["sections"]) == list(SECTIONS)
+    assert list(document["sections"]) == [name for name in SECTIONS if name != "edgellm"]
     assert document["is_complete"]
     described = schema()["properties"]["sections"]["properties"]
     assert list(described) == list(SECTIONS)
@@ -132,13 +137,14 @@ def test_every_table_is_printed_and_drawn_with_its_condition(whole_run):
     shown, document, plots = whole_run
     for name, section in document["sections"].items():
         assert f"{name}: {section['title'][:20]}" in shown
-    assert shown.count(document["condition"]["bundle"]["manifest_sha256"][:12]) == len(SECTIONS)
-    assert shown.count(document["condition"]["device"]["cpu"]) >= len(SECTIONS)
+    num_sections = len(document["sections"])
+    assert shown.count(document["condition"]["bundle"]["manifest_sha256"][:12]) == num_sections
+    assert shown.count(document["condition"]["device"]["cpu"]) >= num_sections
     drawn = [name for name, section in document["sections"].items() if section["rows"]]
     assert sorted(path.name for path in plots.iterdir()) == sorted(
         f"{name}.{ending}" for name in drawn for ending in ("png", "svg")
     )
-    assert len(drawn) >= len(SECTIONS) - 1  # energy alone may have no source
+    assert len(drawn) >= num_sections - 1  # energy alone may have no source
 
     condition = document["condition"]
     assert condition["data"]["num_prompts"] == {"rag": 1, "ui": 1}
@@ -239,7 +245,7 @@ def test_widths_strategies_and_variants_are_all_there(document):
         shares = [row[name] for row in rows(document, "draft-length")]
         assert sum(shares) == pytest.approx(100, rel=1e-4)
     assert [row["strategy"] for row in rows(document, "switching")] == list(STRATEGIES)
-    assert len(rows(document, "graphs")) == 5
+    assert [row["variant"] for row in rows(document, "graphs")] == list(VARIANTS)
     assert rows(document, "graphs")[0]["exposed_loads"]["median"] == 0
 
 
@@ -288,6 +294,50 @@ def test_a_streamed_target_is_measured_where_it_can_be(bundle_of, data, coordgen
     streamed = chosen_sections(None, Settings(bundle, data, memory_budget=budget))
     assert "methods" in streamed
     assert "chunk-size" not in streamed
+
+
+def test_each_part_of_edgellm_stands_beside_what_lacks_it(bundle_of, data, tmp_path, coordgen):
+    bundle, report = bundle_of("embedded", "fp32"), tmp_path / "bench.json"
+    budget = (bundle / "block_00.weights").stat().st_size
+    streamed = ("--memory-budget", budget, "--draft-model", bundle_of("embedded-draft", "fp32"))
+    command = [bundle, data, *TINY, "--sections", "edgellm", *streamed, "--json", report]
+    assert "edgellm: what each part of EdgeLLM adds" in coordgen("bench", *command).out
+    document = json.loads(report.read_text())
+    Draft202012Validator(schema()).validate(document)
+    shown = rows(document, "edgellm", task="all")
+    parts = [(method, before) for method, all_before in ADDS.items() for before in all_before]
+    assert [(row["method"], row["beside"]) for row in shown] == parts
+    assert [row["drafted"] for row in shown] == [row["verified"] for row in shown]
+    for row in shown:
+        assert row["drafted"] > 0
+        assert 0 <= row["provisional_share"] <= 1
+        assert draft_method(row["method"]).in_gaps or row["provisional_share"] == 0
+    settings = Settings(bundle, data, memory_budget=budget, draft_model=bundle)
+    assert "edgellm" in chosen_sections(None, settings)
+    with pytest.raises(OptionError, match="needs --draft-model and --memory-budget"):
+        chosen_sections(["edgellm"], replace(settings, memory_budget=None))
+
+
+def test_the_ablation_of_edgellm_ends_with_the_whole():
+    assert [name for name in ADDS if draft_method(name).published] == list(ADDS)
+    *_, (last, before) = ADDS.items()
+    assert (last, {*before} < ADDS.keys()) == ("edgellm", True)
+
+
+def test_a_cell_of_a_table_is_that_of_its_delay(bundle_of, data):
+    settings = Settings(bundle_of("embedded", "fp32"), data, memory_budget=10**6)
+    cells = [BenchCell(replace(settings, load_delay_s=delay)) for delay in (0.0, 0.5, 0.5)]
+    keys = [key_of(cell) for cell in cells]
+    assert keys[0] != keys[1] == keys[2]
+
+
+def test_a_draft_models_time_is_among_the_parts(session_of, monkeypatch):
+    monkeypatch.setattr("coordgen_rs.lab.bench.latency.PAPER_METHODS", ("plain", "speculative"))
+    workbench = made_workbench(session_of)
+    workbench.draft_model = DraftModel(session_of("embedded-draft", "fp32"))
+    section = measure_breakdown(workbench)
+    drafts = dict(zip(section.column("method"), section.column("draft"), strict=True))
+    assert drafts["speculative"].median > drafts["plain"].median == 0
 
 
 def test_interruption_keeps_what_was_measured(bundle_of, data, tmp_path, monkeypatch, coordgen):

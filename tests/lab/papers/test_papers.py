@@ -9,12 +9,13 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from checkpoints import ROOT
-from coordgen_rs._core import DynamicTree
+from coordgen_rs._core import DynamicTree, draft_method
+from coordgen_rs.lab.bench.drafting import ADDS
 from coordgen_rs.lab.papers.command import MEASUREMENTS, schema
 from coordgen_rs.lab.papers.coordgen import distance, kind_of_rejection
 from coordgen_rs.lab.papers.critique import remarks
 from coordgen_rs.lab.papers.diaa import FIGURE_7, tree_of
-from coordgen_rs.lab.papers.edgellm import rouge_l
+from coordgen_rs.lab.papers.edgellm import ablation, rouge_l, thresholds
 from coordgen_rs.lab.papers.items import (
     NOT_MEASURED,
     ONLY_FULL,
@@ -176,6 +177,23 @@ def test_a_run_is_written_as_its_schema_says(built, coordgen):
         assert (built / picture_name(paper)).read_text().startswith("<?xml")
     again = coordgen("papers", *only, *made)
     assert again.out == said.out
+
+
+@pytest.mark.parametrize(
+    ("measure", "whole"),
+    [(ablation, "EdgeLLM Figure 22"), (thresholds, "EdgeLLM Figure 12")],
+)
+def test_each_figure_of_edgellms_parts_is_found_by_its_published_name(built, measure, whole):
+    folder = built / "build" / "papers"
+    paths = (folder / "embedded", folder / "draft", folder / "prompts.jsonl")
+    found = [*measure(Wanted(*paths, is_full=False, threads=1))]
+    assert items()[whole].published.keys() <= {one.name for one in found if one.item == whole}
+    assert {one.item for one in found} <= items().keys()
+    assert all(one.ours is not None for one in found)
+    rates = {one.name: one.ours for one in found if one.name.endswith("tokens/step")}
+    for name, (before, *_) in ADDS.items():  # provisional generation changes no draft
+        if draft_method(name).in_gaps and rates:
+            assert rates[f"{name}, tokens/step"] == rates[f"{before}, tokens/step"]
 
 
 def test_rows_that_lack_what_the_schema_wants_are_refused():

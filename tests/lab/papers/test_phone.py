@@ -64,7 +64,7 @@ def test_table_3_has_each_column_and_ours_beside_it(found):
     columns = ("NPU", "+G", "+SD", "+G+SD", "Ours")
     assert list(phone.COLUMNS.values()) == list(columns)
     assert len(VARIANTS) == 7
-    for column in (*columns, "+ graphs, just_in_time", "ours, just_in_time"):
+    for column in (*columns, "+ graphs, just_in_time", "coordgen, just_in_time"):
         assert of_table_3(found, column).how == "simulated"
     # Section 4.4's 3 ms a step and section 3.3's 2 ms a token of the prompt are within it.
     beside = found["CoordGen Table 3", "at Table 4's tokens per step, +G+SD"]

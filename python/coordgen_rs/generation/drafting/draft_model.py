@@ -148,7 +148,12 @@ class DraftModel(NotCopied):
         return ModelDrafter(drafter, self, max_tokens, **options)
 
     def draft(self, max_tokens: int, max_depth: int = ANY_DEPTH) -> int:
-        """Grow the tree until it is good enough, or holds `max_tokens` tokens; how many steps."""
+        """Grow the tree until it is good enough or full; how many steps that took.
+
+        Args:
+            max_tokens: Same as in `step`.
+            max_depth: Same as in `step`.
+        """
         num_steps = 0
         while self.step(max_tokens, max_depth):
             num_steps += 1

@@ -43,8 +43,8 @@ examples:
   coordgen bench bundle prompts.jsonl --sections methods,ablation --limit 20
   coordgen bench bundle prompts.jsonl --sections methods --methods all --draft-model small-bundle \\
       --costs free
-  coordgen bench bundle prompts.jsonl --sections methods --methods chain,edgellm \\
-      --draft-model small-bundle --memory-budget 400M
+  coordgen bench bundle prompts.jsonl --sections edgellm --draft-model small-bundle \\
+      --memory-budget 400M --load-delay 0.05
   coordgen bench bundle prompts.jsonl --sections methods --and-data mails.jsonl \\
       --and-bundle small-bundle --table results.json
   coordgen bench bundle --sections switching --threads 1 --load-delay 0.5
@@ -53,10 +53,10 @@ examples:
 _STDOUT = Path("-")
 
 _DRAFTING = ("methods", "graphs", "breakdown", "latency", "energy")
-_STREAMING = ("methods", "ablation", "sources", "breakdown", "latency", "energy")
+_STREAMING = ("methods", "ablation", "edgellm", "sources", "breakdown", "latency", "energy")
 _READ_BY = {
     "methods": ("methods",),
-    "draft_model": _DRAFTING,
+    "draft_model": (*_DRAFTING, "edgellm"),
     "lookup_table": (*_DRAFTING, "memory"),
     "profile": ("switching",),
     "strategies": ("switching",),
@@ -288,11 +288,11 @@ def _check_used(options: argparse.Namespace, settings: Settings, sections: Seque
         option.refuse(options, ["pin_loads"], why)
         if "switching" not in sections:
             option.refuse(options, ["load_delay"], why)
-    if settings.methods and not set(_DRAFTING) & set(sections) - {"methods"}:
+    if settings.methods:
         used = {source for name in settings.methods for source in _sources(name, settings)}
         asked = ", ".join(settings.methods)
         for name, source in (("draft_model", ("draft-model",)), ("lookup_table", READS_TABLE)):
-            if used.isdisjoint(source):
+            if used.isdisjoint(source) and {"methods"} >= {*_READ_BY[name]} & {*sections}:
                 option.refuse(options, [name], f"is not used by --methods {asked}")
 
 
@@ -315,7 +315,7 @@ def _asked(settings: Settings) -> dict[str, object]:
     return {name: value.name if isinstance(value, Path) else value for name, value in shown.items()}
 
 
-_UNUSED = ("prompt_len", "strategies", "load_delay_s", "profile", "power_root")
+_UNUSED = ("prompt_len", "strategies", "profile", "power_root")
 """Settings that only other sections read."""
 
 

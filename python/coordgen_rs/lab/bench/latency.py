@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
+from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.lab.bench.workbench import PAPER_METHODS, TimedAnswer, Workbench
 from coordgen_rs.lab.tables import Chart, Column, Section, columns_of, percentile, summarize
@@ -63,8 +64,8 @@ class ClockedDrafter(WrappedDrafter):
         draft_lens: How often a tree of so many nodes was proposed, in all requests.
     """
 
-    def __init__(self, drafter: Drafter, head: ClockedHead) -> None:
-        super().__init__(drafter)
+    def __init__(self, drafter: Drafter | ModelDrafter, head: ClockedHead) -> None:
+        super().__init__(drafter)  # type: ignore[arg-type]
         self._head, self._proposed_at = head, 0.0
         self.begin_s = self.propose_s = self.accept_s = self.verify_s = self.calibration_s = 0.0
         self.draft_lens: Counter[int] = Counter()
@@ -178,7 +179,7 @@ def measure_breakdown(bench: Workbench) -> Section:
 
         def clocked(name: str) -> ClockedDrafter | None:
             drafter = bench.drafter(name)
-            return ClockedDrafter(drafter, head) if isinstance(drafter, Drafter) else None
+            return None if drafter is None else ClockedDrafter(drafter, head)
 
         for given in bench.answers(PAPER_METHODS, clocked):
             for part, seconds in parts(given.answered, given.drafter).items():

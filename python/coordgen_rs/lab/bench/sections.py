@@ -12,7 +12,12 @@ from typing import Any, NamedTuple
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.lab.bench.condition import Condition
-from coordgen_rs.lab.bench.drafting import measure_ablation, measure_methods, measure_sources
+from coordgen_rs.lab.bench.drafting import (
+    measure_ablation,
+    measure_edgellm,
+    measure_methods,
+    measure_sources,
+)
 from coordgen_rs.lab.bench.energy_and_memory import measure_energy, measure_memory
 from coordgen_rs.lab.bench.latency import measure_breakdown, measure_latency
 from coordgen_rs.lab.bench.switching import measure_graphs, measure_switching
@@ -31,18 +36,25 @@ class Measurement(NamedTuple):
         about: What it shows, for `--help`.
         needs_data: Whether it needs prompts.
         may_stream: Whether it can be measured on a target that is streamed.
+        drafts_streamed: Whether it needs one, and a draft model.
     """
 
     measure: Callable[[Workbench], Section]
     about: str
     needs_data: bool = True
     may_stream: bool = True
+    drafts_streamed: bool = False
 
 
 SECTIONS: dict[str, Measurement] = {
     "methods": Measurement(measure_methods, "published methods and ours: speed, acceptance"),
     "ablation": Measurement(
         measure_ablation, "calibration and reuse beside other drafters (CoordGen, Table 4)"
+    ),
+    "edgellm": Measurement(
+        measure_edgellm,
+        "what each part of EdgeLLM adds (its Figure 22), streamed",
+        drafts_streamed=True,
     ),
     "sources": Measurement(measure_sources, "auto with one source more, and one less"),
     "graphs": Measurement(
@@ -70,20 +82,23 @@ def chosen_sections(names: Sequence[str] | None, settings: Settings) -> list[str
 
     Args:
         names: What was asked for; None for all that the settings allow.
-        settings: With or without data and a memory budget.
+        settings: With or without data, a draft model and a memory budget.
 
     Raises:
-        OptionError: A section needs prompts where there are none, or cannot be measured on a
-            target that is streamed.
+        OptionError: A section needs prompts where there are none, cannot be measured on a target
+            that is streamed, or needs one and a draft model.
     """
     streams = settings.memory_budget is not None
+    drafts_streamed = streams and settings.draft_model is not None
     chosen = []
     for name, entry in SECTIONS.items():
-        can_be = entry.may_stream or not streams
+        can_be = drafts_streamed if entry.drafts_streamed else entry.may_stream or not streams
         if not (can_be if names is None else name in names):
             continue
         if entry.needs_data and settings.data is None:
             raise OptionError(f"section {name!r} needs DATA, a file of prompts")
+        if not can_be and entry.drafts_streamed:
+            raise OptionError(f"section {name!r} needs --draft-model and --memory-budget")
         if not can_be:
             raise OptionError(f"section {name!r} cannot be measured with a memory budget")
         chosen.append(name)

@@ -70,9 +70,9 @@ VARIANTS = {
     "+ graphs": Variant("plain", "greedy", "prefill"),
     "+ drafts (sam)": Variant("sam", "single", "decode"),
     "+ graphs + drafts (sam)": Variant("sam", "greedy", "prefill"),
-    "ours": Variant("coordgen", "greedy", "prefill"),
+    "coordgen": Variant("coordgen", "greedy", "prefill"),
     "+ graphs, just_in_time": Variant("plain", "just_in_time", "prefill"),
-    "ours, just_in_time": Variant("coordgen", "just_in_time", "prefill"),
+    "coordgen, just_in_time": Variant("coordgen", "just_in_time", "prefill"),
 }
 """Variants by their names in the table; the paper's are NPU, +G, +SD, +G+SD, Ours, and no more."""
 

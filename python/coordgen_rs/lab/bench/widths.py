@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Drafter, StepInputs
+from coordgen_rs._core import StepInputs
 from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.lab.bench.latency import ClockedDrafter, ClockedHead
 from coordgen_rs.lab.bench.workbench import Workbench
@@ -74,12 +74,11 @@ def _shares(bench: Workbench, name: str) -> Sequence[float | None]:
     widths, counts = bench.session.widths, Counter[int]()
     for prompts in bench.prompts.values():
         drafter = make_drafter(bench.session, name, earlier_requests=True, free_rows=True)
-        if isinstance(drafter, Drafter):
-            clocked = ClockedDrafter(drafter, ClockedHead(bench.session.device))
-            for prompt in prompts:
-                bench.answer(prompt, clocked)
-            for draft_len, count in clocked.draft_lens.items():
-                counts[min(bisect_left(widths, draft_len + 1), len(widths) - 1)] += count
+        clocked = ClockedDrafter(drafter, ClockedHead(bench.session.device))
+        for prompt in prompts:
+            bench.answer(prompt, clocked)
+        for draft_len, count in clocked.draft_lens.items():
+            counts[min(bisect_left(widths, draft_len + 1), len(widths) - 1)] += count
     total = counts.total()
     return [100 * counts[index] / total if total else None for index in range(len(widths))]
 

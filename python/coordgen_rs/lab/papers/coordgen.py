@@ -15,7 +15,6 @@ from coordgen_rs._core import (
     PLAIN,
     Accepted,
     BlockCost,
-    Drafter,
     StepInputs,
 )
 from coordgen_rs._core import plan as plan_blocks
@@ -82,7 +81,7 @@ def breakdown(wanted: Wanted) -> Iterator[Found]:
 
         def clocked(name: str) -> ClockedDrafter | None:
             drafter = bench.drafter(name)
-            return ClockedDrafter(drafter, head) if isinstance(drafter, Drafter) else None
+            return None if drafter is None else ClockedDrafter(drafter, head)
 
         for given in bench.answers((PLAIN, COORDGEN), clocked):
             stats, took = given.answered.stats, parts(given.answered, given.drafter)
@@ -130,7 +129,7 @@ def draft_lengths(wanted: Wanted) -> Iterator[Found]:
     lens = Counter[int]()
     for prompts in bench.prompts.values():
         drafter = make_drafter(bench.session, PLD, earlier_requests=False, free_rows=True)
-        clocked = ClockedDrafter(drafter, ClockedHead(bench.session.device))  # type: ignore[arg-type]
+        clocked = ClockedDrafter(drafter, ClockedHead(bench.session.device))
         for prompt in prompts:
             bench.answer(prompt, clocked)
         lens += clocked.draft_lens

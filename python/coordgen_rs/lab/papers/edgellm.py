@@ -13,27 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import PLAIN
+from coordgen_rs.lab.bench.drafting import ADDS, BNV, EDGELLM, PP, SF, SP
 from coordgen_rs.lab.bench.widths import time_steps
 from coordgen_rs.lab.bench.workbench import Tallies, Workbench, answer, tallied
 from coordgen_rs.lab.loads.plans import step_us
 from coordgen_rs.lab.papers.coordgen import Watched, kind_of_rejection, spread
 from coordgen_rs.lab.papers.items import Found, Measurement, Wanted
-from coordgen_rs.lab.tables import ALL, NOT_POSSIBLE
+from coordgen_rs.lab.tables import ALL
 from coordgen_rs.runtime.ort_session import OrtSession
 
-SP, BNV, SF, PP, EDGELLM = (
-    *("speculative", "edgellm-bnv", "edgellm-bnv-sf", "edgellm-bnv-pp"),
-    "edgellm",
-)
 BARS = {
     "branches (BNV)": (SP, BNV),
     "fallback (SF)": (BNV, SF),
     "provisional (PP)": (SF, EDGELLM),
     "provisional before fallback": (BNV, PP),
+    "fallback after provisional": (PP, EDGELLM),
 }
 """Figure 22: what a part adds, from which method to which. The text gives the order in two ways."""
 
-THRESHOLDS = (0.1, 0.03, 0.01, 0.003, 0.001)
+SWEPT = {
+    "alpha": ("first threshold", 0.01, (0.1, 0.03, 0.003, 0.001)),
+    "keep": ("factor", 0.5, (0.9, 0.7, 0.3, 0.1)),
+}
+"""Figure 12: options of the fallback, what they are, the paper's values and others."""
+
 _STEPS_OF_DRAFT = 16.5
 """Steps of the draft model in one of the target: the middle of 11.7 to 21.8."""
 _ROWS = 10
@@ -116,8 +119,7 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
     """Figures 3, 16, 20 and 22, and the idle time of Figure 9."""
     resident = wanted.tallies((), repeats=1)
     bench = streamed(wanted)
-    known = [PLAIN, *(name for name in (SP, BNV, SF, PP, EDGELLM) if not wanted.lack(name))]
-    tallies: Tallies = _tallied(bench, known)
+    tallies: Tallies = _tallied(bench, (PLAIN, *ADDS))
     tasks = [task for task, _ in tallies if task != ALL]
     loads = [
         100 * (1 - _per_token(resident, task, PLAIN) / _per_token(tallies, task, PLAIN))
@@ -129,29 +131,21 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
     def gains(before: str, after: str) -> list[float]:
         return [_per_token(tallies, t, before) / _per_token(tallies, t, after) for t in tasks]
 
-    if EDGELLM in known:
-        yield from spread("EdgeLLM Figure 16", "over SPL", gains(PLAIN, EDGELLM))
-        yield Found("EdgeLLM Figure 16", "s/token", _per_token(tallies, ALL, EDGELLM))
-    if {SP, EDGELLM} <= {*known}:
-        yield from spread("EdgeLLM Figure 16", "over SP", gains(SP, EDGELLM))
-    for bound in ("least", "most") if SP not in known else ():
-        name = f"over SP, {bound}"
-        yield Found("EdgeLLM Figure 16", name, None, NOT_POSSIBLE, wanted.lack(SP))
+    yield from spread("EdgeLLM Figure 16", "over SPL", gains(PLAIN, EDGELLM))
+    yield Found("EdgeLLM Figure 16", "s/token", _per_token(tallies, ALL, EDGELLM))
+    yield from spread("EdgeLLM Figure 16", "over SP", gains(SP, EDGELLM))
     for name, (before, after) in BARS.items():
-        lacks = wanted.lack(before) or wanted.lack(after)
-        if not lacks:
-            yield from spread("EdgeLLM Figure 22", name, gains(before, after))
-            continue
-        for bound in ("least", "most"):
-            yield Found("EdgeLLM Figure 22", f"{name}, {bound}", None, NOT_POSSIBLE, lacks)
+        yield from spread("EdgeLLM Figure 22", name, gains(before, after))
+    for method in ADDS:
+        rate = tallies[ALL, method][-1].tokens_per_step
+        yield Found("EdgeLLM Figure 22", f"{method}, tokens/step", rate)
     of_draft, of_target = _one_row_s(_draft_session(bench)), _per_token(tallies, ALL, PLAIN)
     yield Found("EdgeLLM Figure 20", "ours, G, s", of_draft)
     yield Found("EdgeLLM Figure 20", "ours, V, s", of_target)
     ratios = [_per_token(tallies, task, PLAIN) / of_draft for task in tasks]
     yield from spread("EdgeLLM Figure 20", "V over G", ratios)
-    if EDGELLM in known:
-        alone = _per_token(tallies, ALL, EDGELLM) / of_draft
-        yield Found("EdgeLLM Figure 16", "draft model alone, over EdgeLLM", alone)
+    alone = _per_token(tallies, ALL, EDGELLM) / of_draft
+    yield Found("EdgeLLM Figure 16", "draft model alone, over EdgeLLM", alone)
 
 
 def _tallied(bench: Workbench, names: Sequence[str]) -> Tallies:
@@ -190,29 +184,29 @@ def errors(wanted: Wanted) -> Iterator[Found]:
 
 
 def thresholds(wanted: Wanted) -> Iterator[Found]:
-    """Figure 12: the first threshold, by the time of a token."""
-    named = {f"{EDGELLM}:alpha={threshold}": threshold for threshold in THRESHOLDS}
-    lacks = wanted.lack(next(iter(named)))
-    if lacks:
-        yield Found("EdgeLLM Figure 12", "best first threshold", None, NOT_POSSIBLE, lacks)
-        return
-    tallies = _tallied(streamed(wanted), [PLAIN, *named])
-    times = {name: _per_token(tallies, ALL, name) for name in named}
-    best = min(times, key=lambda name: times[name])
-    yield Found("EdgeLLM Figure 12", "best first threshold", named[best])
-    for name, threshold in named.items():
-        speedup = _per_token(tallies, ALL, PLAIN) / times[name]
-        yield Found("EdgeLLM Figure 12", f"threshold {threshold}, over SPL", speedup)
+    """Figure 12: the first threshold and the factor; and lengths of branches, all by time."""
+    whole = f"{EDGELLM}:whole_lengths=yes"
+    named = {
+        (option, value): f"{EDGELLM}:{option}={value}"
+        for option, (_, _, values) in SWEPT.items()
+        for value in values
+    }
+    tallies = _tallied(streamed(wanted), [PLAIN, EDGELLM, whole, *named.values()])
+    times = {name: _per_token(tallies, ALL, name) for _, name in tallies}
+    item = "EdgeLLM Figure 12"
+    for option, (what, usual, values) in SWEPT.items():
+        of = {usual: times[EDGELLM]} | {value: times[named[option, value]] for value in values}
+        best = min(of, key=lambda value: of[value])
+        yield Found(item, f"best {what}", best)
+        yield Found(item, f"gain of the best {what}, most", max(of.values()) / of[best])
+        for value, taken in of.items():
+            yield Found(item, f"{what} {value}, over SPL", times[PLAIN] / taken)
+    gain = times[EDGELLM] / times[whole]
+    yield Found("EdgeLLM Eq. 2", "lengths from the root, over those of branches", gain)
 
 
 def lengths(wanted: Wanted) -> Iterator[Found]:
     """Figure 17: when the 64th, 128th and 256th token comes."""
-    if lacks := wanted.lack(SP):
-        yield from (
-            Found("EdgeLLM Figure 17", f"256th token, over SP, {bound}", None, NOT_POSSIBLE, lacks)
-            for bound in ("least", "most")
-        )
-        return
     bench = streamed(wanted, ignore_eos=True, limit=1, max_new_tokens=256)
     at: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for given in bench.answers((SP, EDGELLM), bench.drafter, repeats=1):
@@ -237,12 +231,10 @@ def lengths(wanted: Wanted) -> Iterator[Found]:
 def budgets(wanted: Wanted) -> Iterator[Found]:
     """Figure 18: shares of the blocks that fit into memory."""
     for share in (0.25, 0.5, 0.75):
-        known = [PLAIN, *(name for name in (SP, EDGELLM) if not wanted.lack(name))]
-        tallies = _tallied(streamed(wanted, share, limit=1), known)
+        tallies = _tallied(streamed(wanted, share, limit=1), (PLAIN, SP, EDGELLM))
         for name, other in (("SPL", PLAIN), ("SP", SP)):
-            if {other, EDGELLM} <= {*known}:
-                gain = _per_token(tallies, ALL, other) / _per_token(tallies, ALL, EDGELLM)
-                yield Found("EdgeLLM Figure 18", f"{share:.0%} of the blocks, over {name}", gain)
+            gain = _per_token(tallies, ALL, other) / _per_token(tallies, ALL, EDGELLM)
+            yield Found("EdgeLLM Figure 18", f"{share:.0%} of the blocks, over {name}", gain)
 
 
 _BOTH = ("data", "draft_model")
@@ -260,7 +252,7 @@ MEASUREMENTS = (
     ),
     Measurement(("EdgeLLM Figure 5", "EdgeLLM Figure 11"), rows, needs=_BOTH),
     Measurement(("EdgeLLM Figure 10", "EdgeLLM Figure 21"), errors, needs=_BOTH),
-    Measurement(("EdgeLLM Figure 12",), thresholds, only_full=True, needs=_BOTH),
+    Measurement(("EdgeLLM Figure 12", "EdgeLLM Eq. 2"), thresholds, only_full=True, needs=_BOTH),
     Measurement(("EdgeLLM Figure 17",), lengths, only_full=True, needs=_BOTH),
     Measurement(("EdgeLLM Figure 18",), budgets, only_full=True, needs=_BOTH),
 )

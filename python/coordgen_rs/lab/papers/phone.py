@@ -116,7 +116,7 @@ def phones(wanted: Wanted) -> Iterator[Found]:
     for task, prompt in prompts.items():
         is_ablated = task == ("summary" if "summary" in prompts else next(iter(prompts)))
         for name, variant in VARIANTS.items():
-            if is_ablated or name in ("one graph", "+ drafts (sam)", "ours"):
+            if is_ablated or name in ("one graph", "+ drafts (sam)", "coordgen"):
                 given = _simulated(wanted, Profile.find(PROFILES[_ROWS]), prompt, variant)
                 times[task, name] = given.answer_ms_per_token
                 if is_ablated:
@@ -159,7 +159,7 @@ def _gains(times: Mapping[tuple[str, str], float], *, has_meter: bool) -> Iterat
         ("over CPU vanilla", "CPU vanilla", step),
         ("over EAGLE", "EAGLE", formula),
     ):
-        gains = {task: times[task, over] / times[task, "ours"] for task in tasks}
+        gains = {task: times[task, over] / times[task, "coordgen"] for task in tasks}
         is_measured = name in ("over NPU vanilla", "over SAM")
         shown = f"{PHONE}, {name}" if is_measured else name
         yield from _spread("CoordGen Figure 10", shown, gains.values(), why)

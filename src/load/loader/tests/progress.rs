@@ -72,6 +72,29 @@ fn the_report_tells_what_was_hidden_and_what_was_not() -> Result<()> {
 }
 
 #[test]
+fn the_wait_for_a_block_is_that_for_all_loads_up_to_its_own() -> Result<()> {
+    let mut progress = Progress::new(vec![[0, 0]; 3]);
+    let loads = [0, 1, 2].map(|block| (Load, block, Decode, 0));
+    let mut plan = timetable(3, &[Decode; 3], &loads);
+    for action in &mut plan.actions {
+        action.end_us = 100;
+    }
+    progress.begin(plan, 0)?;
+    progress.next_action(0).unwrap();
+    let waits = |progress: &Progress, now_us| {
+        [0, 1, 2].map(|block| progress.wait_us(BlockId(block), now_us))
+    };
+    assert_eq!(waits(&progress, 0), [100, 200, 300]);
+    assert_eq!(waits(&progress, 70), [30, 130, 230]);
+    assert_eq!(waits(&progress, 150), [50, 150, 250], "late by 50: as long again");
+    progress.action_over(Ok(()), 200); // twice as slow as planned
+    assert_eq!(waits(&progress, 200), [0, 200, 400]);
+    progress.next_action(200).unwrap();
+    assert_eq!(waits(&progress, 260), [0, 140, 340]);
+    Ok(())
+}
+
+#[test]
 fn a_report_that_begins_anew_tells_of_one_of_50_000_passes() -> Result<()> {
     let mut progress = Progress::new(vec![[0, 10]; 2]);
     let turns = [
