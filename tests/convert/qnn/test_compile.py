@@ -162,6 +162,17 @@ def test_a_shared_pair_takes_little_more_than_one(report):
     assert 0 < report.apart_bytes < context
 
 
+def test_a_narrow_decode_graph_shares_the_weights_of_the_others(tmp_path):
+    path = qnn_bundle(tmp_path, "TinyStories-656K", "8-gen-2", narrow_rows=4)
+    report = compile_bundle(path, shared=True)
+    manifest = report.bundle.manifest
+    assert set(manifest.qnn.shared.graphs) == {f"block_00.{n}.onnx" for n in (4, 8, 32)} | {
+        f"head.{n}.onnx" for n in (4, 8)
+    }
+    assert report.shared_bytes <= 0.5 * report.apart_bytes
+    report.bundle.verify()
+
+
 @pytest.mark.skipif(not is_emulator(), reason="not on a device")
 def test_the_emulator_cannot_load_weight_shared_binaries(compiled):
     shared = compiled.manifest.qnn.shared.graphs

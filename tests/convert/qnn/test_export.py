@@ -27,7 +27,7 @@ def small(tmp_path_factory):
     """A bundle of a random model with grouped heads and biases, in two blocks."""
     folder = tmp_path_factory.mktemp("qnn-export")
     source = write_checkpoint(folder / "checkpoint", family="qwen2", layers=3)
-    export_qnn(source, folder / "bundle", soc="8-gen-3", blocks=2, **SMALL)
+    export_qnn(source, folder / "bundle", soc="8-gen-3", blocks=2, narrow_rows=2, **SMALL)
     return Bundle.open(folder / "bundle")
 
 
@@ -67,11 +67,14 @@ def test_only_operators_that_the_htp_runs_between_integers_of_fixed_shape(graphs
             assert all(dim.dim_value > 0 for dim in tensor.shape.dim), item
 
 
-def test_both_widths_of_a_block_are_the_same_graph(small, graphs):
-    for files in [block.graphs for block in small.manifest.blocks]:
-        one, other = (graphs[file] for file in files.values())
-        assert one.node == other.node
-        assert one.initializer == other.initializer
+def test_all_widths_of_a_block_are_the_same_graph(small, graphs):
+    assert small.manifest.widths == [2, 8, 32]
+    assert small.manifest.decode_widths == [2, 8]
+    for files in [it.graphs for it in (*small.manifest.blocks, small.manifest.head)]:
+        one, *others = (graphs[files[rows]] for rows in (2, 8, 32))
+        for other in others:
+            assert one.node == other.node
+            assert one.initializer == other.initializer
 
 
 def test_keys_and_values_are_tied_around_the_middle(small, decoding):

@@ -85,9 +85,10 @@ ALL = ["layer 0", "layer 1", "layer 2"]
         ("layer 2", {"weights": "int4"}, ALL),
         ("layer 2", {"blocks": 1}, ALL),
         ("comparing", {"cache_type": "uint16"}, []),
+        ("comparing", {"narrow_rows": 4}, []),
     ],
 )
-def test_another_option_starts_anew_but_a_cache_of_another_type(
+def test_another_option_starts_anew_but_another_type_of_cache_or_rows(
     tmp_path, source, stop, options, layers
 ):
     interrupted(source, tmp_path / "bundle", stop)

@@ -25,9 +25,10 @@ CHOSEN = ("--provider", "qnn", "--soc", "8-gen-2")
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    """Two blocks, compiled."""
+    """Two blocks, compiled, with a narrow decode graph beside the wide one."""
     folder = tmp_path_factory.mktemp("qnn-profile")
-    return compile_bundle(qnn_bundle(folder, "TinyStories-656K", "8-gen-2", blocks=2)).bundle
+    sizes = {"blocks": 2, "narrow_rows": 4}
+    return compile_bundle(qnn_bundle(folder, "TinyStories-656K", "8-gen-2", **sizes)).bundle
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +70,22 @@ def test_another_version_or_chip_makes_it_stale(bundle, measured):
 def test_on_a_device_a_block_takes_what_its_binaries_do(bundle, monkeypatch):
     monkeypatch.setattr("coordgen_rs.runtime.qnn.device.is_emulator", lambda: False)
     sizes, how = block_bytes(bundle, 1, ProviderChoice())
-    for graph, rows in (("prefill", 32), ("decode", 8)):
-        binaries = [next(bundle.path.glob(f"block_0{n}.{rows}.*.bin")) for n in range(2)]
-        assert sizes[graph] == [path.stat().st_size for path in binaries]
+    for graph, widths in (("prefill", [32]), ("decode", [4, 8])):
+        for block in range(2):
+            patterns = [f"block_0{block}.{rows}.*.bin" for rows in widths]
+            binaries = [path for pattern in patterns for path in bundle.path.glob(pattern)]
+            assert len(binaries) == len(widths)
+            assert sizes[graph][block] == sum(path.stat().st_size for path in binaries)
     assert "files" in how
+
+
+def test_without_binaries_each_graph_has_a_copy_of_the_weights(bundle, monkeypatch):
+    monkeypatch.setattr("coordgen_rs.runtime.qnn.device.is_emulator", lambda: False)
+    target = dataclasses.replace(bundle.manifest.qnn, compiled=None)
+    manifest = dataclasses.replace(bundle.manifest, qnn=target)
+    sizes, _ = block_bytes(dataclasses.replace(bundle, manifest=manifest), 1, ProviderChoice())
+    weights = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    assert sizes == {"prefill": weights, "decode": [2 * size for size in weights]}
 
 
 def test_every_strategy_of_switching_says_the_same(bundle, written, coordgen, refused):

@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from coordgen_rs import Bundle, Stats, Tokenizer, generate, make_drafter, open_s
 from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.errors import (
     BlockLoadError,
+    BundleDamagedError,
     BundleError,
     DeviceLostError,
     ProviderError,
@@ -26,10 +28,11 @@ from coordgen_rs.errors import (
 from coordgen_rs.generation.drafting import drafter
 from coordgen_rs.lab.check import check
 from coordgen_rs.loading.directory import ProviderChoice
-from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession, guessed_costs
 from coordgen_rs.runtime.qnn import provider as qnn
 from coordgen_rs.runtime.qnn.device import IntegerCache, QnnDevice
 from coordgen_rs.runtime.qnn.options import soc_named
+from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle
@@ -122,7 +125,7 @@ def test_extreme_values_of_unseen_rows_change_nothing(session):
 @pytest.fixture(scope="module")
 def two_blocks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("qnn-blocks")
-    path = qnn_bundle(folder, "TinyStories-656K", "8-gen-2", blocks=2)
+    path = qnn_bundle(folder, "TinyStories-656K", "8-gen-2", blocks=2, narrow_rows=4)
     return compile_bundle(path).bundle
 
 
@@ -136,7 +139,8 @@ def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
     options = {"preload": strategy == "resident", "switch": strategy}
     if strategy == "streamed":
         files, blocks = two_blocks.manifest.files, two_blocks.manifest.blocks
-        options = {"memory_budget": max(files[block.weights].num_bytes for block in blocks)}
+        copies = 2 * max(files[block.weights].num_bytes for block in blocks)  # narrow and wide
+        options = {"memory_budget": copies}
     switched = OrtSession(QnnDevice(two_blocks), **options)
     for _ in range(2):  # there, and back again
         steps = generate(switched, prompt, max_new_tokens=4)
@@ -146,6 +150,57 @@ def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
     elif strategy not in ("auto", "single"):
         held = {switched.device.is_loaded(block, "prefill") for block in range(2)}
         assert held == {strategy == "resident"}
+
+
+def test_a_narrow_graph_beside_the_wide_one_changes_no_token(session, two_blocks, monkeypatch):
+    narrow, widths = OrtSession(QnnDevice(two_blocks)), []
+    narrow.select([4, 8], [StepCost(1_000, 0), StepCost(1_200, 0)])
+    step = narrow.step
+    monkeypatch.setattr(narrow, "step", lambda it: widths.append(it.rows) or step(it))
+    prompt = Tokenizer.of(session.bundle).encode(PROMPT * 2)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=24))
+    assert tokens_of(plain(narrow, prompt, max_new_tokens=24)) == expected
+    assert set(widths) == {4}
+    for commit in ("canonical", "compact"):
+        widths.clear()
+        drafter = make_drafter(narrow, "auto", commit)
+        steps = generate(narrow, prompt, drafter=drafter, max_new_tokens=24)
+        assert tokens_of(steps) == expected, commit
+        assert set(widths) == {4, 8}, commit
+
+
+def test_both_decode_graphs_come_and_go_as_one(two_blocks, monkeypatch):
+    opened, open_graph = [], QnnDevice.open_graph
+
+    def noted(device, block, rows):
+        opened.append((block, rows))
+        return open_graph(device, block, rows)
+
+    monkeypatch.setattr(QnnDevice, "open_graph", noted)
+    device = QnnDevice(two_blocks)
+    device.load(1, "decode")
+    assert opened == [(1, 4), (1, 8)]
+    device.release(1, "decode")
+    assert not device.is_loaded(1, "decode")
+    target = two_blocks.manifest.qnn
+    for cost in guessed_costs(
+        replace(two_blocks.manifest, qnn=replace(target, shared=target.compiled))
+    ):
+        assert cost.decode_bytes == cost.prefill_bytes
+        assert cost.decode_load_us == cost.prefill_load_us
+
+
+def test_a_narrow_graph_that_is_damaged_or_missing_is_named(two_blocks, tmp_path):
+    path = Path(shutil.copytree(two_blocks.path, tmp_path / "copy"))
+    name = two_blocks.manifest.qnn.compiled.graphs["block_01.4.onnx"]
+    (path / name).write_bytes(bytes(two_blocks.manifest.files[name].num_bytes))
+    with pytest.raises(BundleDamagedError, match=rf"{name} is damaged: its SHA-256 differs"):
+        open_session(path)
+    with pytest.raises(BlockLoadError, match=rf"block 1: its decode graph .*{name}"):
+        OrtSession(QnnDevice(Bundle.open(path)))
+    (path / name).unlink()
+    with pytest.raises(BundleDamagedError, match=name):
+        Bundle.open(path)
 
 
 _LOAD_AND_RELEASE = """
