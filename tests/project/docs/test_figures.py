@@ -24,6 +24,7 @@ BY_HAND = {
     "NEON I8MM": "instructions, counted by an emulator in two builds",
     "`--free --trees`": "a program in C with a native llama.cpp, an hour",
     "right in `chain`": "draft models with noise in their weights, which are not in the repository",
+    "over its base": "prompts of public records, which are not in the repository",
     "a layer's state": "sizes, which tests/project/docs/test_recurrent_layers.py computes",
     "knowing the routers": "5,000 simulations by `cargo test`, as the text says",
     "tokens seen, millions": "training takes an hour; embedded/curve.txt is its output",
