@@ -175,7 +175,7 @@ impl Loader {
         self.wait_within(Duration::ZERO, |state, now_us| state.enter(block, who, now_us))
     }
 
-    /// Microseconds until `block` has a graph, as [`Progress::wait_us`] tells.
+    /// Microseconds until `block` has a graph, as far as can be told.
     pub fn wait_us(&self, block: BlockId) -> Result<u64> {
         self.change(|state, now_us| state.wait_us(block, now_us))
     }

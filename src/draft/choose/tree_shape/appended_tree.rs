@@ -171,10 +171,13 @@ mod tests {
         paths
     }
 
+    /// What may follow a token of a text.
+    type Row = Vec<(TokenId, f32)>;
+
     /// Figure 9, section 3.3: Sample and Search, depth first, all of it beforehand. A place is known by
     /// the tokens of the text that agree with what leads to it.
     fn eager(
-        (text, rows): (&[TokenId], &[Vec<(TokenId, f32)>]),
+        (text, rows): (&[TokenId], &[Row]),
         (k, least): (usize, f32),
         (agreed, depth): (&[TokenId], usize),
         path: &[TokenId],
@@ -208,7 +211,7 @@ mod tests {
             depth in 0usize..4,
         ) {
             // Of each row three tokens, the last of them sometimes too unlikely.
-            let row = |&(first, is_likely): &(u32, bool)| -> Vec<(TokenId, f32)> {
+            let row = |&(first, is_likely): &(u32, bool)| -> Row {
                 let last = if is_likely { 0.1 } else { 0.01 };
                 let ranks = [0.5, 0.3, last].into_iter().enumerate();
                 ranks.map(|(rank, p)| (TokenId((first + rank as u32) % 4), p)).collect()
