@@ -20,7 +20,7 @@ from coordgen_rs.lab.bench.latency import ClockedDrafter, ClockedHead
 from coordgen_rs.lab.bench.workbench import Tallies, Tally, Workbench, tallied
 from coordgen_rs.lab.fleet.tasks import in_own_process
 from coordgen_rs.lab.papers.items import Found, Measurement, Wanted
-from coordgen_rs.lab.tables import ALL, NOT_POSSIBLE
+from coordgen_rs.lab.tables import ALL
 
 DIAA, STATIC, TR, SPS, SAM = ("diaa", "diaa-static", "token-recycling", "speculative", "sam")
 BASELINES = {"Vanilla": PLAIN, "SpS": SPS, "SAM-D": SAM, "TR": TR, "DIAA": DIAA}
@@ -41,10 +41,10 @@ _MIB = 1 << 20
 
 @contextmanager
 def _tables(
-    wanted: Wanted, *, is_free: bool, share: slice = slice(None)
+    wanted: Wanted, *, is_free: bool, share: slice = slice(None), width: int | None = None
 ) -> Iterator[tuple[Workbench, Workbench]]:
     """One session with an empty table, and with one that has read other texts (`share` of them)."""
-    cold = wanted.bench(is_free=is_free)
+    cold = wanted.bench(is_free=is_free, width=width)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "warm"
         read = warm_up(cold.session, wanted.other_texts(cold)[share])
@@ -165,12 +165,9 @@ def tree_of(
 def sizes(wanted: Wanted) -> Iterator[Found]:
     """Figures 3 and 4: static and dynamic trees of several sizes."""
     kinds = {"dynamic": DIAA, "static": STATIC}
-    if lacks := next(filter(None, map(wanted.lack, kinds.values())), ""):
-        yield Found("DIAA Figure 3", "dynamic over static", None, NOT_POSSIBLE, lacks)
-        yield Found("DIAA Figure 4", "accepted, %", None, NOT_POSSIBLE, lacks)
-        return
     for rows in (4, 8, 16, 24, 32) if wanted.is_full else (8, 32):
-        tallies = wanted.tallies(kinds.values(), repeats=1, is_free=True, width=rows)
+        with _tables(wanted, is_free=True, width=rows) as (_, warm):
+            tallies = tallied(warm.answers([*kinds.values()], warm.drafter, repeats=1))
         rates = {kind: tallies[ALL, kinds[kind]][0].tokens_per_step for kind in kinds}
         for kind, rate in rates.items():
             yield Found("DIAA Figure 3", f"{rows} rows, {kind}, tokens per step", rate)
@@ -198,10 +195,8 @@ def budgets(wanted: Wanted) -> Iterator[Found]:
 
 def _compared(wanted: Wanted, item: str, whole: str, named: dict[str, str]) -> Iterator[Found]:
     """Tokens per step of methods, by their names in an item."""
-    if lacks := next(filter(None, map(wanted.lack, named.values())), ""):
-        yield Found(item, whole, None, NOT_POSSIBLE, lacks)
-        return
-    tallies = wanted.tallies(named.values(), repeats=1, is_free=True)
+    with _tables(wanted, is_free=True) as (_, warm):
+        tallies = tallied(warm.answers([*named.values()], warm.drafter, repeats=1))
     sums = {name: tallies[ALL, method][0] for name, method in named.items()}
     rates = {name: one.tokens_per_step for name, one in sums.items()}
     yield Found(item, whole, max(rates.values()), why=f"best: {max(rates, key=lambda n: rates[n])}")
@@ -228,13 +223,13 @@ def initial_tables(wanted: Wanted) -> Iterator[Found]:
 
 def shares(wanted: Wanted) -> Iterator[Found]:
     """Figure 10, and what an overlap could hide at most: clocks around propose and accept."""
-    bench = wanted.bench(is_free=True)
-    drafter = bench.drafter(DIAA)
-    clocked = ClockedDrafter(drafter, ClockedHead(bench.session.device))  # type: ignore[arg-type]
     took = np.zeros(3)
-    for prompt in (prompt for prompts in bench.prompts.values() for prompt in prompts):
-        bench.answer(prompt, clocked)
-        took += (clocked.verify_s, clocked.propose_s, clocked.accept_s)
+    with _tables(wanted, is_free=True) as (_, warm):
+        drafter = warm.drafter(DIAA)
+        clocked = ClockedDrafter(drafter, ClockedHead(warm.session.device))  # type: ignore[arg-type]
+        for prompt in (prompt for prompts in warm.prompts.values() for prompt in prompts):
+            warm.answer(prompt, clocked)
+            took += (clocked.verify_s, clocked.propose_s, clocked.accept_s)
     forward, of_tree, of_tables = 100 * took / took.sum()
     item, walk = "DIAA Figure 10", "with the walk that verifies"
     yield Found(item, "forward, %", forward)
