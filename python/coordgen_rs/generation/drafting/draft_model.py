@@ -242,7 +242,6 @@ class ModelDrafter(WrappedDrafter):
         num_runs: Its steps for proposals.
         num_provisional: Its steps while the target waited.
         num_drafted: Tokens that it drafted.
-        num_capped: Proposals for which it drafted as many as it may.
     """
 
     def __init__(
@@ -260,7 +259,7 @@ class ModelDrafter(WrappedDrafter):
         self._drafts = False  # the model drafts the step at hand
         self._max_depth = ANY_DEPTH
         self.model_s = self.drafting_s = self.gap_s = 0.0
-        self.num_runs = self.num_provisional = self.num_drafted = self.num_capped = 0
+        self.num_runs = self.num_provisional = self.num_drafted = 0
 
     def propose(self, past_len: int) -> StepInputs:
         """Let the model draft if that pays, then propose; same as in `Drafter`."""
@@ -268,16 +267,13 @@ class ModelDrafter(WrappedDrafter):
         self._drafts = not self._weighs or self._pays(past_len)
         if self._drafts:
             room, self._max_depth = self.drafter.draft_room(past_len)
-            max_tokens = min(room, self._max_tokens)
             self.model.catch_up()
             caught_up = time.perf_counter()
-            self.num_runs += self.model.draft(max_tokens, self._max_depth)
+            self.num_runs += self.model.draft(min(room, self._max_tokens), self._max_depth)
             # What it really takes: between its steps there is more to do than they cost.
             drafting, reading = time.perf_counter() - caught_up, caught_up - start
             self.drafter.model_ran(1e6 * drafting, catching_up=1e6 * reading)
-            num_drafted = self.model.core.num_drafted
-            self.num_drafted += num_drafted
-            self.num_capped += num_drafted >= max_tokens
+            self.num_drafted += self.model.core.num_drafted
             self.drafting_s += drafting
         self.model_s += time.perf_counter() - start
         return super().propose(past_len)
