@@ -56,12 +56,14 @@ class NearestNamespaces:
         texts: dict[str, list[NDArray[np.uint32]]] = {}  # the latest last
         unread = HistoryError, sqlite3.Error, OSError
         with suppress(*unread), closing(HistoryStore(self._directory, read_only=True)) as store:
-            for request in store.read(after=self._seen):
-                self._seen = request.number
+            seen = self._seen
+            for request in store.read(after=seen):
+                seen = request.number
                 of_name = texts[request.namespace] = texts.pop(request.namespace, [])
                 of_name.append(request.token_ids)
             for name, of_name in texts.items():
                 self._likeness.add(name, *of_name)
+            self._seen = seen  # what could not be read is read by the next call
             for cleared in self._likeness.grams.keys() - {*store.names()}:
                 del self._likeness.grams[cleared]
             return self._likeness.nearest(prompt)
