@@ -54,9 +54,8 @@ class NearestNamespaces:
     def nearest(self, prompt: NDArray[np.uint32]) -> str | None:
         """The likest namespace; reads what was stored since. None where nothing can be read."""
         texts: dict[str, list[NDArray[np.uint32]]] = {}  # the latest last
-        unread = HistoryError, sqlite3.Error, OSError
+        unread, seen = (HistoryError, sqlite3.Error, OSError), self._seen
         with suppress(*unread), closing(HistoryStore(self._directory, read_only=True)) as store:
-            seen = self._seen
             for request in store.read(after=seen):
                 seen = request.number
                 of_name = texts[request.namespace] = texts.pop(request.namespace, [])
