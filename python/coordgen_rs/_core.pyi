@@ -2203,6 +2203,9 @@ class LookupTable:
     def memory_bytes(self) -> int:
         """Bytes held on the heap."""
 
+    def memory_of_tables(self) -> tuple[int, int]:
+        """Bytes held on the heap by the t-LUT, with its index, and by the p-LUT (DIAA, Table 4)."""
+
 @final
 class ModelDraft:
     """A draft model's tree (EdgeLLM): what the model is to read next, and when it is enough.

@@ -109,6 +109,11 @@ impl PyLookupTable {
     fn memory_bytes(&self) -> usize {
         self.core.lock().memory_bytes()
     }
+
+    #[doc = stub_doc!("LookupTable.memory_of_tables")]
+    fn memory_of_tables(&self) -> (usize, usize) {
+        self.core.lock().memory_of_tables()
+    }
 }
 
 #[doc = stub_doc!("DynamicTree")]

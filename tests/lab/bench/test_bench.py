@@ -21,9 +21,7 @@ from coordgen_rs.generation.drafting.drafter import METHODS
 from coordgen_rs.lab.bench.command import QUICK, BenchCell
 from coordgen_rs.lab.bench.drafting import (
     ADDS,
-    BASES,
     DRAW_ON_EARLIER,
-    ROWS,
     drafters_of,
     measure_methods,
     measure_sources,
@@ -169,23 +167,8 @@ def test_methods_stand_beside_plain(document):
         assert row["accepted_share"] is None or 0 <= row["accepted_share"] <= 1
 
 
-def test_the_ablation_has_a_row_for_every_combination(document):
-    for task in ("rag", "ui", "all"):
-        assert len(rows(document, "ablation", task=task)) == len(ROWS) == 4 * len(BASES)
-    assert {row["gain"] for row in rows(document, "ablation", adds="nothing")} == {1}
-    for row in rows(document, "ablation"):
-        (base,) = rows(document, "ablation", task=row["task"], base=row["base"], adds="nothing")
-        check_gain(row, base)
-
-
 def check_gain(row, base):
     assert row["gain"] * base["tokens_per_step"] == pytest.approx(row["tokens_per_step"], rel=1e-4)
-
-
-def test_the_papers_bases_draft_from_what_its_methods_do():
-    assert BASES["prompt-lookup (PLD)"] == tuple(draft_method("prompt-lookup").sources())
-    sam = draft_method("sam").sources(earlier_requests=True)
-    assert BASES["sam-earlier-requests (SAM)"] == tuple(sam)
 
 
 def test_auto_stands_beside_auto_with_one_source_more_and_one_less(document):

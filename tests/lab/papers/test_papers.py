@@ -12,7 +12,7 @@ from checkpoints import ROOT
 from coordgen_rs._core import DynamicTree, draft_method
 from coordgen_rs.lab.bench.drafting import ADDS
 from coordgen_rs.lab.papers.command import MEASUREMENTS, schema
-from coordgen_rs.lab.papers.coordgen import distance, kind_of_rejection
+from coordgen_rs.lab.papers.coordgen import distance, kind_of_rejection, paths_of
 from coordgen_rs.lab.papers.critique import remarks
 from coordgen_rs.lab.papers.diaa import FIGURE_7, tree_of
 from coordgen_rs.lab.papers.edgellm import ablation, rouge_l, thresholds
@@ -116,7 +116,13 @@ def test_rows_stand_beside_the_published_ones_and_behind_them():
     assert {row.why for row in rows_of(name, [], "no time")} == {"no time"}
     (beside, *_) = rows_of("DIAA Table 2", [])[6:]
     assert beside.name == "SWIFT, 3B"
-    assert "skips layers" in beside.why
+    assert "skips sub-layers" in beside.why
+
+
+def test_a_tree_has_a_draft_to_each_leaf():
+    tokens, parents = np.array([9, 1, 2, 3, 4], np.uint32), np.array([0, 0, 1, 0, 2], np.uint32)
+    assert paths_of(tokens, parents) == [[3], [1, 2, 4]]
+    assert paths_of(tokens[:1], parents[:1]) == []
 
 
 @pytest.fixture
@@ -216,6 +222,12 @@ def test_an_unknown_item_and_a_missing_model_are_told_in_a_line(refused, tmp_pat
     assert "give MODEL, or run `make papers`" in refused("papers")
     assert "needs MODEL, too" in refused("papers", "--data", "x")
     assert "no-model" in refused("papers", "no-model", "--only", "DIAA Figure 7")
+
+
+def test_a_file_that_is_no_page_is_refused_and_stays_as_it_is(built, refused):
+    (built / "mine.md").write_text("mine\n")
+    assert "mine.md has no place for tables" in refused("papers", "--page", "mine.md")
+    assert (built / "mine.md").read_text() == "mine\n"
 
 
 def test_what_a_measurement_lacks_is_its_reason(tmp_path):

@@ -22,6 +22,7 @@ _SUFFIX = ".lookup-table"
 def warm_up(
     session: Session,
     texts: Iterable[NDArray[np.uint32]],
+    table: LookupTable | None = None,
     *,
     on_text: Callable[[], None] = lambda: None,
 ) -> LookupTable:
@@ -30,6 +31,7 @@ def warm_up(
     Args:
         session: The target; its cache is emptied. Texts longer than the cache are read in parts.
         texts: `(tokens,) u32` each.
+        table: What learns; a new one of the usual options, if not given.
         on_text: Called after each text.
 
     Raises:
@@ -38,7 +40,7 @@ def warm_up(
         TokenOutOfRangeError: A text has a token that is not in the vocabulary.
         NonFiniteLogitsError: The target returned NaN.
     """
-    table = LookupTable()
+    table = LookupTable() if table is None else table
     for given in texts:
         text = arguments.token_ids("a text", given, session.vocab_size)
         for start in range(0, len(text), session.capacity):

@@ -40,7 +40,7 @@ sections:
 examples:
   coordgen bench bundle prompts.jsonl --json bench.json --plots plots
   coordgen bench bundle prompts.jsonl --quick
-  coordgen bench bundle prompts.jsonl --sections methods,ablation --limit 20
+  coordgen bench bundle prompts.jsonl --sections methods,sources --limit 20
   coordgen bench bundle prompts.jsonl --sections methods --methods all --draft-model small-bundle \\
       --costs free
   coordgen bench bundle prompts.jsonl --sections edgellm --draft-model small-bundle \\
@@ -53,7 +53,7 @@ examples:
 _STDOUT = Path("-")
 
 _DRAFTING = ("methods", "graphs", "breakdown", "latency", "energy")
-_STREAMING = ("methods", "ablation", "edgellm", "sources", "breakdown", "latency", "energy")
+_STREAMING = ("methods", "edgellm", "sources", "breakdown", "latency", "energy")
 _READ_BY = {
     "methods": ("methods",),
     "draft_model": (*_DRAFTING, "edgellm"),

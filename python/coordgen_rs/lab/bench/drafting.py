@@ -1,9 +1,7 @@
-"""Sections on what is drafted: `methods` side by side, `sources` of auto, and two ablations.
+"""Sections on what is drafted: `methods` side by side, `sources` of auto, and EdgeLLM's parts.
 
 In: a `Workbench`. Out: a row for each task and drafter, tasks together last; on the same prompts,
-in turns. `ablation` (CoordGen, Table 4) measures drafting, not time: every step is as wide as the
-session allows, as on a processor where rows cost nothing. `edgellm` (EdgeLLM, Figure 22) measures
-both, where the target is streamed.
+in turns. `edgellm` (EdgeLLM, Figure 22) is measured where the target is streamed.
 """
 
 from collections.abc import Iterator
@@ -149,53 +147,6 @@ def measure_sources(bench: Workbench) -> Section:
             "answer_speedup: of whole answers, prefill included",
             f"drafts are made {_price(bench, 'where they pay here')}; sources {_may(bench)} draw "
             "on earlier prompts of a task",
-        ],
-        Across("task", ("tokens_per_step", "gain")),
-    )
-
-
-BASES: dict[str, tuple[str, ...]] = {
-    "prompt-lookup (PLD)": ("prompt-lookup",),
-    "sam-earlier-requests (SAM)": ("sam-earlier-requests",),
-    "automaton + earlier-requests": ("automaton", "earlier-requests"),
-}
-"""What drafts by itself, by its name in the table: the paper's two, then ours."""
-
-OURS = ("calibration", "reuse")
-"""What is added to each, alone and together."""
-
-ROWS = [(base, ours) for base in BASES for ours in ((), OURS[:1], OURS[1:], OURS)]
-"""A base, and what is added, for each line of the table `ablation`."""
-
-
-def measure_ablation(bench: Workbench) -> Section:
-    """Answer every prompt with every combination of sources, once: counts do not vary."""
-    chosen = {" + ".join(BASES[base] + ours): BASES[base] + ours for base, ours in ROWS}
-
-    def drafter(name: str) -> DraftProposer | None:
-        sources = chosen.get(name)
-        return make_drafter(bench.session, sources, free_rows=True) if sources else None
-
-    tallies = tallied(bench.answers([PLAIN, *chosen], drafter, repeats=1))
-
-    def rate(task: str, base: str, ours: tuple[str, ...] = ()) -> float:
-        return tallies[task, " + ".join(BASES[base] + ours)][0].tokens_per_step
-
-    def cells(task: str, base: str, ours: tuple[str, ...]) -> tuple[Cell, ...]:
-        tokens_per_step = rate(task, base, ours)
-        return " + ".join(ours) or "nothing", tokens_per_step, tokens_per_step / rate(task, base)
-
-    return Section(
-        "ablation",
-        f"calibration and reuse added, {bench.session.step_inputs[-1].rows} rows a step",
-        "measured",
-        columns_of("task", "base", "adds", "tokens_per_step", "gain"),
-        [(task, base, *cells(task, base, ours)) for task in _tasks(bench) for base, ours in ROWS],
-        Chart("bars", "base", ("tokens_per_step",), "adds", "task"),
-        [
-            "gain: tokens_per_step over those of the base alone",
-            "counts, not times: steps are as wide as they can be, whatever a row costs here",
-            "earlier requests: those of the same task",
         ],
         Across("task", ("tokens_per_step", "gain")),
     )

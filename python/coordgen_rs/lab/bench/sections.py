@@ -13,7 +13,6 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.lab.bench.condition import Condition
 from coordgen_rs.lab.bench.drafting import (
-    measure_ablation,
     measure_edgellm,
     measure_methods,
     measure_sources,
@@ -48,9 +47,6 @@ class Measurement(NamedTuple):
 
 SECTIONS: dict[str, Measurement] = {
     "methods": Measurement(measure_methods, "published methods and ours: speed, acceptance"),
-    "ablation": Measurement(
-        measure_ablation, "calibration and reuse beside other drafters (CoordGen, Table 4)"
-    ),
     "edgellm": Measurement(
         measure_edgellm,
         "what each part of EdgeLLM adds (its Figure 22), streamed",

@@ -1,7 +1,7 @@
 """The command `coordgen papers`: measures what the papers publish, and sets it beside.
 
 In: a model, and perhaps a draft model and prompts. Out: a table a paper on stdout; and, as asked
-for, `papers.json` and the page. What is measured is kept in a table, so that a run that was
+for, `papers.json` and the page. With `--table`, what is measured is kept, so that a run that was
 interrupted goes on.
 """
 
@@ -19,12 +19,13 @@ from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.lab.bench.condition import commit_of
 from coordgen_rs.lab.papers import coordgen, diaa, edgellm, phone
 from coordgen_rs.lab.papers.critique import remarks
 from coordgen_rs.lab.papers.items import PAPERS, Found, Measurement, Wanted, items, rows_of
-from coordgen_rs.lab.papers.page import critique_of, draw, tables_of, write_page
+from coordgen_rs.lab.papers.page import check_page, critique_of, draw, tables_of, write_page
 from coordgen_rs.lab.replay.cells import CELL, TABLE, TableFile, key_of, open_table, sha256_of
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import bundle_facts, machine_facts
@@ -82,7 +83,8 @@ class PapersCell:
             path = getattr(wanted, name)
             row[f"{name}_sha256"] = path and bundle_facts(open_bundle(path))["manifest_sha256"]
         row["data_sha256"] = wanted.data and sha256_of(wanted.data)
-        return row | {"is_full": wanted.is_full, "threads": wanted.threads}
+        row |= {"is_full": wanted.is_full, "threads": wanted.threads}
+        return row | {"measured_at": commit_of(Path(__file__)) or package_version()}
 
     def measure(self) -> list[dict[str, Any]]:
         """Same as in `Cell`."""
@@ -102,6 +104,8 @@ def run(options: argparse.Namespace) -> int:
     for name in ("json", "page", "table"):
         if getattr(options, name) is not None:
             outputs.check_file(f"--{name}", getattr(options, name))
+    if options.page is not None:
+        check_page(options.page)
     at = _measured_at(wanted.is_full, names)
     with (
         TemporaryDirectory() as folder,

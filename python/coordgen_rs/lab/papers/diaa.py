@@ -1,7 +1,8 @@
 """DIAA's items: look-up tables and dynamic trees, on this processor.
 
 In: what is measured with. Out: figures by item and name. Tables are warmed up with the prompts that
-no method answers; counts of drafts are taken as if rows cost nothing, as on the paper's GPU.
+no method answers: of each token they keep what was likeliest after it, and nothing fades. Counts of
+drafts are taken as if rows cost nothing, as on the paper's GPU.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,8 @@ TASKS |= {"translation": "Trans", ALL: "Average"}
 """The paper's tasks by their names in files of prompts."""
 
 _MIB = 1 << 20
+_UNBOUND = 4
+"""A budget of so many times the rows leaves a tree as many nodes as there are rows."""
 
 
 @contextmanager
@@ -47,7 +50,8 @@ def _tables(
     cold = wanted.bench(is_free=is_free, width=width)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "warm"
-        read = warm_up(cold.session, wanted.other_texts(cold)[share])
+        texts, unfading = wanted.other_texts(cold)[share], LookupTable(keep=1.0)
+        read = warm_up(cold.session, texts, unfading)
         save_table(read, path, cold.session.bundle)
         settings = replace(cold.settings, lookup_table=path)
         yield cold, Workbench(settings, cold.session, cold.prompts, cold.draft_model)
@@ -105,15 +109,17 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
 
 
 def table_memory(wanted: Wanted) -> Iterator[Found]:
-    """Table 4: tables that have seen each token, tokens and probabilities in one."""
+    """Table 4: tables that have seen each token."""
     rng = np.random.default_rng(0)
     for size in (32_000, 128_256) if wanted.is_full else (32_000,):
         table, logits = LookupTable(), rng.normal(size=(64, size)).astype(np.float32)
         for first in range(0, size, 64):
             seen = np.arange(first, min(size, first + 64), dtype=np.uint32)
             table.learn(seen, logits[: len(seen)])
-        name = f"vocabulary of {size:,}, MB"
-        yield Found("DIAA Table 4, both tables", name, table.memory_bytes() / _MIB)
+        name, both = f"vocabulary of {size:,}, MB", table.memory_of_tables()
+        yield Found("DIAA Table 4, both tables", name, sum(both) / _MIB)
+        for of, num_bytes in zip(("t-LUT", "p-LUT"), both, strict=True):
+            yield Found("DIAA Table 4", f"{of}, {name}", num_bytes / _MIB)
 
 
 FIGURE_7 = {0: {1: 0.5, 2: 0.3, 3: 0.1}, 1: {11: 0.6, 12: 0.3, 13: 0.005}, 2: {21: 0.9}}
@@ -129,7 +135,8 @@ def tree(wanted: Wanted) -> Iterator[Found]:
     yield Found("DIAA Eq. 1", "U(T) of Figure 7's tree", utility)
     state = DynamicTree(6).__getnewargs_ex__()[1]
     for symbol, name in (("delta", "depth_decay"), ("alpha", "width_decay"), ("tau", "threshold")):
-        yield Found("DIAA Eq. 2", symbol, round(float(state[name]), 6))
+        default = round(float(state[name]), 6)
+        yield Found("DIAA Eq. 2", symbol, default, why="the default of the method `diaa`")
 
 
 def tree_of(
@@ -150,7 +157,7 @@ def tree_of(
         known.learn(np.array([context], np.uint32), logits)
     ids, mask = np.zeros(rows, np.int64), np.zeros((rows, rows), np.float32)
     inputs = StepInputs(ids, ids.copy(), mask)
-    drafter = Drafter([inputs], size, sources=["lookup-table"], lookup_table=known, tree=options)
+    drafter = Drafter([inputs], size, sources=["diaa-table"], lookup_table=known, tree=options)
     drafter.begin(np.zeros(1, np.uint32), rows)
     num_nodes = drafter.propose(0).num_nodes
     sees = mask[:num_nodes, :num_nodes] == 0
@@ -163,14 +170,17 @@ def tree_of(
 
 
 def sizes(wanted: Wanted) -> Iterator[Found]:
-    """Figures 3 and 4: static and dynamic trees of several sizes."""
-    kinds = {"dynamic": DIAA, "static": STATIC}
+    """Figures 3 and 4: static and dynamic trees of as many nodes, without a bound on C(T)."""
     for rows in (4, 8, 16, 24, 32) if wanted.is_full else (8, 32):
+        kinds = {"dynamic": f"{DIAA}:budget={_UNBOUND * rows}", "static": STATIC}
         with _tables(wanted, is_free=True, width=rows) as (_, warm):
             tallies = tallied(warm.answers([*kinds.values()], warm.drafter, repeats=1))
-        rates = {kind: tallies[ALL, kinds[kind]][0].tokens_per_step for kind in kinds}
+        sums = {kind: tallies[ALL, method][0] for kind, method in kinds.items()}
+        rates = {kind: one.tokens_per_step for kind, one in sums.items()}
         for kind, rate in rates.items():
             yield Found("DIAA Figure 3", f"{rows} rows, {kind}, tokens per step", rate)
+            nodes = sums[kind].proposed / sums[kind].steps
+            yield Found("DIAA Figure 3", f"{rows} rows, {kind}, nodes per step", nodes)
         gain = rates["dynamic"] / rates["static"]
         yield Found("DIAA Figure 3", "dynamic over static", gain, why=f"at {rows} rows")
         for task, (kind, method) in product(dict.fromkeys(t for t, _ in tallies), kinds.items()):
@@ -201,6 +211,7 @@ def _compared(wanted: Wanted, item: str, whole: str, named: dict[str, str]) -> I
     rates = {name: one.tokens_per_step for name, one in sums.items()}
     yield Found(item, whole, max(rates.values()), why=f"best: {max(rates, key=lambda n: rates[n])}")
     for name, one in sums.items():
+        yield Found(item, f"{name}, nodes per step", one.proposed / one.steps)
         yield Found(item, f"{name}, tokens per step", one.tokens_per_step)
         yield Found(item, f"{name}, tokens/s", one.tokens / one.total_s)
 
@@ -256,7 +267,7 @@ MEASUREMENTS = (
     Measurement(("DIAA Figure 3", "DIAA Figure 4"), sizes),
     Measurement(("DIAA Table 1", "DIAA Table 2"), methods),
     Measurement(("DIAA Table 3",), ablation),
-    Measurement(("DIAA Table 4, both tables",), table_memory, needs=()),
+    Measurement(("DIAA Table 4", "DIAA Table 4, both tables"), table_memory, needs=()),
     Measurement(("DIAA Figure 8",), budgets),
     Measurement(("DIAA Figure 10", "DIAA overlap of computation"), shares),
     Measurement(("DIAA Figure 9",), initial_tables, only_full=True),

@@ -6,6 +6,7 @@ paper's Figure 20.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import PLAIN
+from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 from coordgen_rs.lab.bench.drafting import ADDS, BNV, EDGELLM, PP, SF, SP
 from coordgen_rs.lab.bench.widths import time_steps
-from coordgen_rs.lab.bench.workbench import Tallies, Workbench, answer, tallied
+from coordgen_rs.lab.bench.workbench import MethodAnswer, Tallies, Workbench, answer, tallied
 from coordgen_rs.lab.loads.plans import step_us
 from coordgen_rs.lab.papers.coordgen import Watched, kind_of_rejection, spread
 from coordgen_rs.lab.papers.items import Found, Measurement, Wanted
@@ -40,6 +42,11 @@ SWEPT = {
 _STEPS_OF_DRAFT = 16.5
 """Steps of the draft model in one of the target: the middle of 11.7 to 21.8."""
 _ROWS = 10
+GAMMA = 8
+"""Tokens that methods without the fallback draft."""
+_SHARE = 0.5
+_SLOWER = "slower while verifying"
+"""Section V's words for Figure 20's P over G."""
 
 
 def _draft_session(bench: Workbench) -> OrtSession:
@@ -101,15 +108,25 @@ def _medians(session: OrtSession, past_len: int, num_steps: int) -> dict[int, fl
     return {rows: float(np.median(taken)) for rows, taken in times.items()}
 
 
-def streamed(wanted: Wanted, share: float = 0.5, **changes: Any) -> Workbench:
+def streamed(wanted: Wanted, share: float = _SHARE, **changes: Any) -> Workbench:
     """A workbench whose target keeps to a share of its blocks, of which loads are slowed down."""
+    budget, delay_s = _slowed(wanted, share)
+    return wanted.bench(memory_budget=budget, load_delay_s=delay_s, **changes)
+
+
+@cache
+def _slowed(wanted: Wanted, share: float) -> tuple[int, float]:
+    """Bytes for a share of the target's blocks, and how much longer each load shall take."""
     bench = wanted.bench()
     sizes = [cost.decode_bytes for cost in bench.session.switcher.costs]
     budget = max(round(share * sum(sizes)), 2 * max(sizes))
-    num_loads = max(1, -(-(sum(sizes) - budget) // max(sizes)) + 1)
-    target, draft = (_one_row_s(one) for one in (bench.session, _draft_session(bench)))
-    delay_s = max(0.0, _STEPS_OF_DRAFT * draft - target) / num_loads
-    return wanted.bench(memory_budget=budget, load_delay_s=round(delay_s, 6), **changes)
+    wanted_s, delays = _STEPS_OF_DRAFT * _one_row_s(_draft_session(bench)), [0.0]
+    steps = [_one_row_s(wanted.bench(memory_budget=budget).session)]
+    if steps[0] < wanted_s:
+        delays.append(wanted_s / len(sizes))
+        slow = wanted.bench(memory_budget=budget, load_delay_s=delays[1])
+        steps.append(_one_row_s(slow.session))
+    return budget, round(max(0.0, float(np.interp(wanted_s, steps, delays))), 6)
 
 
 def _one_row_s(session: OrtSession) -> float:
@@ -124,7 +141,15 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
     """Figures 3, 16, 20 and 22, and the idle time of Figure 9."""
     resident = wanted.tallies((), repeats=1)
     bench = streamed(wanted)
-    tallies: Tallies = _tallied(bench, (PLAIN, *ADDS))
+    drafters = list[ModelDrafter]()
+
+    def watched(answers: Iterator[MethodAnswer[Any]]) -> Iterator[MethodAnswer[Any]]:
+        for given in answers:
+            if given.method == EDGELLM and given.drafter not in drafters:
+                drafters.append(given.drafter)
+            yield given
+
+    tallies = tallied(watched(bench.answers((PLAIN, *ADDS), bench.drafter)))
     tasks = [task for task, _ in tallies if task != ALL]
     loads = [
         100 * (1 - _per_token(resident, task, PLAIN) / _per_token(tallies, task, PLAIN))
@@ -149,12 +174,36 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
     yield Found("EdgeLLM Figure 20", "ours, V, s", of_target)
     ratios = [_per_token(tallies, task, PLAIN) / of_draft for task in tasks]
     yield from spread("EdgeLLM Figure 20", "V over G", ratios)
+    in_gaps = sum(one.num_provisional for one in drafters)
+    of_gap = sum(one.gap_s for one in drafters) / in_gaps if in_gaps else None
+    if of_gap is not None:
+        yield Found("EdgeLLM Figure 20", "ours, P, s", of_gap)
+        yield from spread("EdgeLLM Figure 20", "P over G", [of_gap / of_draft])
+        yield from spread("EdgeLLM memory and verification", _SLOWER, [of_gap / of_draft])
+    hidden = [
+        100 * kept / (kept + one.num_runs)
+        for one in drafters
+        if (kept := one.model.core.num_promoted) or one.num_runs
+    ]
+    yield from spread("EdgeLLM Figure 16", "drafting hidden", hidden, ", %")
     alone = _per_token(tallies, ALL, EDGELLM) / of_draft
     yield Found("EdgeLLM Figure 16", "draft model alone, over EdgeLLM", alone)
 
 
 def _tallied(bench: Workbench, names: Sequence[str]) -> Tallies:
     return tallied(bench.answers(names, bench.drafter))
+
+
+def shared_budget(wanted: Wanted) -> Iterator[Found]:
+    """Section V: a step of the target, where the draft model takes its part of the budget."""
+    whole = streamed(wanted)
+    size = sum(cost.decode_bytes for cost in _draft_session(whole).switcher.costs)
+    sizes = [cost.decode_bytes for cost in whole.session.switcher.costs]
+    budget, delay_s = _slowed(wanted, _SHARE)
+    alone_s, least = _one_row_s(whole.session), 2 * max(sizes)
+    beside = wanted.bench(memory_budget=max(least, budget - size), load_delay_s=delay_s)
+    slower = _one_row_s(beside.session) / alone_s
+    yield Found("EdgeLLM memory and verification", "verification beside a draft model", slower)
 
 
 def rows(wanted: Wanted) -> Iterator[Found]:
@@ -175,8 +224,9 @@ def errors(wanted: Wanted) -> Iterator[Found]:
         for prompt in prompts:
             bench.answer(prompt, watched)
             num_said, num_drafted = num_said + len(watched.said), num_drafted + watched.num_drafted
-            for at, draft in watched.drafts:
-                wrong.append(kind_of_rejection(draft, watched.said[at:]) is not None)
+            for at, paths in watched.drafts:
+                said = watched.said[at:]
+                wrong.append(bool(paths) and all(kind_of_rejection(of, said) for of in paths))
         drafted.append(num_drafted / len(wrong))
         shares.append(100 * float(np.mean(wrong)))
         waits.append(len(wrong) / max(1, sum(wrong)))
@@ -196,7 +246,9 @@ def thresholds(wanted: Wanted) -> Iterator[Found]:
         for option, (_, _, values) in SWEPT.items()
         for value in values
     }
-    tallies = _tallied(streamed(wanted), [PLAIN, EDGELLM, whole, *named.values()])
+    capped = f"{EDGELLM}:gamma={GAMMA}"
+    methods = [PLAIN, PP, capped, EDGELLM, whole, *named.values()]
+    tallies = _tallied(streamed(wanted), methods)
     times = {name: _per_token(tallies, ALL, name) for _, name in tallies}
     item = "EdgeLLM Figure 12"
     for option, (what, usual, values) in SWEPT.items():
@@ -206,6 +258,8 @@ def thresholds(wanted: Wanted) -> Iterator[Found]:
         yield Found(item, f"gain of the best {what}, most", max(of.values()) / of[best])
         for value, taken in of.items():
             yield Found(item, f"{what} {value}, over SPL", times[PLAIN] / taken)
+    named_capped = f"fallback after provisional, {GAMMA} tokens at most"
+    yield Found("EdgeLLM Figure 22", named_capped, times[PP] / times[capped])
     gain = times[EDGELLM] / times[whole]
     yield Found("EdgeLLM Eq. 2", "lengths from the root, over those of branches", gain)
 
@@ -250,14 +304,20 @@ MEASUREMENTS = (
     Measurement(
         (
             *("EdgeLLM Figure 3", "EdgeLLM Figure 9", "EdgeLLM Figure 16"),
-            *("EdgeLLM Figure 20", "EdgeLLM Figure 22"),
+            *("EdgeLLM Figure 20", "EdgeLLM Figure 22", "EdgeLLM memory and verification"),
         ),
         ablation,
         needs=_BOTH,
     ),
+    Measurement(("EdgeLLM memory and verification",), shared_budget, needs=_BOTH),
     Measurement(("EdgeLLM Figure 5", "EdgeLLM Figure 11"), rows, needs=_BOTH),
     Measurement(("EdgeLLM Figure 10", "EdgeLLM Figure 21"), errors, needs=_BOTH),
-    Measurement(("EdgeLLM Figure 12", "EdgeLLM Eq. 2"), thresholds, only_full=True, needs=_BOTH),
+    Measurement(
+        ("EdgeLLM Figure 12", "EdgeLLM Eq. 2", "EdgeLLM Figure 22"),
+        thresholds,
+        only_full=True,
+        needs=_BOTH,
+    ),
     Measurement(("EdgeLLM Figure 17",), lengths, only_full=True, needs=_BOTH),
     Measurement(("EdgeLLM Figure 18",), budgets, only_full=True, needs=_BOTH),
 )

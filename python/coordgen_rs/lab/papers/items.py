@@ -25,23 +25,26 @@ from coordgen_rs.lab.tables import NOT_POSSIBLE, How
 PAPERS = ("CoordGen", "EdgeLLM", "DIAA")
 """The papers; the name of an item begins with its paper's."""
 
-ABSENT = {
-    "Std": "loads go on beside computing here, as in SPL",
-    "STI|BLD": "it loses tokens, so it is not built",
-    "SI": "it has several tuned draft models, so it is not built",
-    "SWIFT": "it skips layers within a pass, and a block is one graph here",
-    "EAGLE": "a trained draft head, which there is none of for these models",
-    "Qwen2.5-0.5B|LLaMA3.2-3B": "the paper tells no times of this model but its results",
-    "CPU vanilla": "one processor for prefill and decoding here, as in NPU vanilla",
-    "w/o CO": "nothing is computed elsewhere here: see the bound beside the overlap of computation",
-    "Redmi|phone|Xiaomi|Orin|TX2|A100": "the paper's device",
-}
-"""Words of names of figures that are not measured, and why."""
-
 NOT_MEASURED = "of another model, or of a task without prompts"
 NEEDS_DATA = "needs prompts: --data"
 NEEDS_DRAFT = "needs a draft model: --draft-model"
 ONLY_FULL = "takes long: only with --full"
+
+ABSENT = {
+    "Std": "loads go on beside computing here, as in SPL",
+    "STI|BLD": "it loses tokens, so it is not built",
+    "SI": "it has several tuned draft models, so it is not built",
+    "SWIFT": "it skips sub-layers within a pass, and a block is one graph here",
+    "EAGLE": "a trained draft head, which there is none of for these models",
+    "Qwen2.5-0.5B|LLaMA3.2-3B": "the paper tells no times of this model but its results",
+    "CPU vanilla": "one processor for prefill and decoding here, as in NPU vanilla",
+    "w/o CO": "nothing is computed elsewhere here: see the bound beside the overlap of computation",
+    "mT5|mT5-small|GPT2|LLaMA-2": "the paper's model: an encoder-decoder, or too large here",
+    "Qwen2.5-1.5B": "the paper's model on its phones: ours is below",
+    "vocabulary of 128,256": ONLY_FULL,
+    "Redmi|phone|Xiaomi|Orin|TX2|A100": "the paper's device",
+}
+"""Words of names of figures that are not measured, and why."""
 
 
 class Item(NamedTuple):

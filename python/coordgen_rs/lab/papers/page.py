@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.papers.critique import Remark
 from coordgen_rs.lab.papers.items import PAPERS, Row, items
 from coordgen_rs.lab.plots import plot_pairs
@@ -79,6 +80,16 @@ def _text(figure: float | None, digits: int = 4) -> str:
 def picture_name(paper: str) -> str:
     """The file of a paper's picture, beside the page."""
     return f"papers-{paper.lower()}.svg"
+
+
+def check_page(path: Path) -> None:
+    """Check before anything is measured that a page has places for tables, if it is there.
+
+    Raises:
+        OptionError: It has none.
+    """
+    if path.exists() and b"<!-- figures: papers-" not in path.read_bytes():
+        raise OptionError(f"--page {path} has no place for tables of papers: name a new file")
 
 
 def write_page(

@@ -40,8 +40,10 @@ _TABLE_4 = {"sam": "summary, SAM, Q1.5B", "coordgen": "summary, SAM+Ours, Q1.5B"
 
 EAGLE_TOKENS = 5.5
 """Of a step (section 4.1)."""
-EAGLE_SHARE = (46.8 + 233.4) / (28 * 46.8 + 233.4)
-"""One layer and the head, of a step of Qwen2.5-1.5B: millions of weights, by its config.json."""
+EAGLE_WEIGHTS = 46.8 + 233.4
+"""Millions of weights of one layer and the head of Qwen2.5-1.5B, by its config.json."""
+EAGLE_SHARE = EAGLE_WEIGHTS / (28 * 46.8 + 233.4)
+"""What they take of a step."""
 
 
 def eagle_us(step_us_by_width: Mapping[int, float], rows: int) -> float:
@@ -93,7 +95,8 @@ def chunk_sizes(wanted: Wanted) -> Iterator[Found]:
             ("decode", given.ms_per_token / _FIGURE_5_TOKENS),
         ):
             name = f"{PHONE}, {part} at chunk {rows}, ms/token"
-            yield Found("CoordGen Figure 5", name, ms, "simulated")
+            why = "by Figure 6's times; the paper's Figure 5 is of the Redmi K70 Pro"
+            yield Found("CoordGen Figure 5", name, ms, "simulated", why)
     bundle, profile = with_decode_rows(bundle, _ROWS), Profile.find(PROFILES[_ROWS])
     per_row = {}
     for rows in (8, _ROWS):
@@ -135,6 +138,15 @@ def phones(wanted: Wanted) -> Iterator[Found]:
     yield from _gains(
         times, has_meter=EnergyMeter.find(root=wanted.settings.power_root) is not None
     )
+
+
+def eagle_memory(wanted: Wanted) -> Iterator[Found]:
+    """Figure 12's drafter: a layer and the head, in float16 and float32."""
+    for name, num_bytes in (("least", 2), ("most", 4)):
+        why = f"a layer and the head of {MODEL} in float{8 * num_bytes}"
+        gigabytes = EAGLE_WEIGHTS * num_bytes / 1e3
+        named = f"EAGLE, over vanilla, {name}, GB"
+        yield Found("CoordGen Figure 12", named, gigabytes, "simulated", why)
 
 
 def _decode_ms(method: str) -> float:
@@ -220,5 +232,6 @@ def _without_loads(profile: Profile) -> Profile:
 MEASUREMENTS = (
     Measurement(("CoordGen Figure 8, live",), figure_8_live, needs=()),
     Measurement(("CoordGen Figure 5", "CoordGen Figure 6"), chunk_sizes, needs=()),
+    Measurement(("CoordGen Figure 12",), eagle_memory, needs=()),
     Measurement(("CoordGen Table 3", "CoordGen Figure 10", "CoordGen Figure 11"), phones),
 )

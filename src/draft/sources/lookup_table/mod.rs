@@ -171,9 +171,15 @@ impl LookupTable {
 
     /// Bytes held on the heap.
     pub fn memory_bytes(&self) -> usize {
-        self.rows.capacity() * size_of::<Option<NonZeroU32>>()
-            + self.token_ids.capacity() * size_of::<TokenId>()
-            + self.probabilities.capacity() * size_of::<f32>()
+        let (of_tokens, of_probabilities) = self.memory_of_tables();
+        of_tokens + of_probabilities
+    }
+
+    /// Bytes held on the heap by the t-LUT, with its index, and by the p-LUT (Table 4).
+    pub fn memory_of_tables(&self) -> (usize, usize) {
+        let index = self.rows.capacity() * size_of::<Option<NonZeroU32>>();
+        let tokens = self.token_ids.capacity() * size_of::<TokenId>();
+        (index + tokens, self.probabilities.capacity() * size_of::<f32>())
     }
 
     fn row_start(&self, row: NonZeroU32) -> usize {
