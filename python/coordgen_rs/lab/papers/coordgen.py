@@ -175,7 +175,8 @@ def graphs(wanted: Wanted) -> Iterator[Found]:
 def ablation(wanted: Wanted) -> Iterator[Found]:
     """Table 4: calibration and reuse beside prompt lookup and SAM; counts."""
     item = "CoordGen Table 4"
-    tallies = wanted.tallies(ABLATION.values(), repeats=1, is_free=True)
+    limit = 8 if wanted.is_full else wanted.settings.limit
+    tallies = wanted.tallies(ABLATION.values(), repeats=1, is_free=True, limit=limit)
     tasks = dict.fromkeys(task for task, _ in tallies)
     model = wanted.beside({name.rsplit(", ", 1)[1] for name in items()[item].published})
     for task in tasks:

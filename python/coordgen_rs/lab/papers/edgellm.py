@@ -190,10 +190,6 @@ def ablation(wanted: Wanted) -> Iterator[Found]:
     yield Found("EdgeLLM Figure 16", "draft model alone, over EdgeLLM", alone)
 
 
-def _tallied(bench: Workbench, names: Sequence[str]) -> Tallies:
-    return tallied(bench.answers(names, bench.drafter))
-
-
 def shared_budget(wanted: Wanted) -> Iterator[Found]:
     """Section V: a step of the target, where the draft model takes its part of the budget."""
     whole = streamed(wanted)
@@ -248,7 +244,8 @@ def thresholds(wanted: Wanted) -> Iterator[Found]:
     }
     capped = f"{EDGELLM}:gamma={GAMMA}"
     methods = [PLAIN, PP, capped, EDGELLM, whole, *named.values()]
-    tallies = _tallied(streamed(wanted), methods)
+    bench = streamed(wanted)
+    tallies = tallied(bench.answers(methods, bench.drafter, repeats=1))
     times = {name: _per_token(tallies, ALL, name) for _, name in tallies}
     item = "EdgeLLM Figure 12"
     for option, (what, usual, values) in SWEPT.items():
@@ -290,7 +287,8 @@ def lengths(wanted: Wanted) -> Iterator[Found]:
 def budgets(wanted: Wanted) -> Iterator[Found]:
     """Figure 18: shares of the blocks that fit into memory."""
     for share in (0.25, 0.5, 0.75):
-        tallies = _tallied(streamed(wanted, share, limit=1), (PLAIN, SP, EDGELLM))
+        bench = streamed(wanted, share, limit=1)
+        tallies = tallied(bench.answers((PLAIN, SP, EDGELLM), bench.drafter))
         for name, other in (("SPL", PLAIN), ("SP", SP)):
             gain = _per_token(tallies, ALL, other) / _per_token(tallies, ALL, EDGELLM)
             yield Found("EdgeLLM Figure 18", f"{share:.0%} of the blocks, over {name}", gain)

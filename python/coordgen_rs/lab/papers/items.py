@@ -158,7 +158,7 @@ class Wanted:
     @property
     def settings(self) -> Settings:
         """Those of the bench: short ones, unless everything is asked for."""
-        limit, tokens, repeats = (8, 64, 3) if self.is_full else (2, 40, 1)
+        limit, tokens, repeats = (3, 64, 3) if self.is_full else (2, 40, 1)
         return Settings(
             *(self.model, self.data),
             repeats=repeats,
