@@ -38,8 +38,7 @@ impl FromStr for AppendedOptions {
     /// Fails when an option is unknown, or its value is out of its range.
     fn from_str(spelling: &str) -> Result<Self> {
         let mut options = Self::WHOLE;
-        let mut settings = options.settings();
-        setting::split(spelling).1.try_for_each(|option| setting::set(&mut settings, option))?;
+        setting::set(&mut options.settings(), setting::split(spelling).1)?;
         Ok(options)
     }
 }
