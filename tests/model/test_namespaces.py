@@ -8,7 +8,7 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs import LookupTable, Model
 from coordgen_rs.errors import OptionError, PromptTooLongError
-from coordgen_rs.store.history.nearest import MOST_NAMES, Likeness, NearestNamespaces
+from coordgen_rs.store.history.nearest import MOST_GRAMS, MOST_NAMES, Likeness, NearestNamespaces
 from coordgen_rs.store.history.store import HistoryStore, StoredRequest
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
@@ -149,6 +149,17 @@ def test_what_is_cleared_is_near_to_nothing(tmp_path):
         assert nearest.nearest(tokens) == "a"
         store.clear("a")
         assert nearest.nearest(tokens) == "b"
+
+
+def test_a_large_namespace_is_as_near_as_what_is_kept_of_it_tells():
+    tokens = np.random.default_rng(0).integers(0, 1 << 31, 4 * MOST_GRAMS)
+    likeness = Likeness()
+    likeness.add("large", tokens)
+    likeness.add("half", tokens[:300])
+    assert len(likeness.grams["large"]) == MOST_GRAMS
+    assert likeness.nearest(tokens[:600]) == "large"
+    likeness.add("whole", tokens[:600])
+    assert likeness.nearest(tokens[:600]) == "whole"
 
 
 def test_a_context_limits_prompt_and_answer_together(bundle):

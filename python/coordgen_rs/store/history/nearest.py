@@ -16,13 +16,15 @@ from coordgen_rs.errors import HistoryError
 from coordgen_rs.store.history.store import HistoryStore
 
 MOST_NAMES = 64
+MOST_GRAMS = 1 << 17
 
 
 class Likeness:
     """What the newest `MOST_NAMES` namespaces hold of a prompt: `grams`, by their names.
 
     Likeness is the share of the prompt's distinct runs of three tokens that a namespace holds, each
-    weighed by how few hold it; of more than 131,072, a random part counts. It takes milliseconds.
+    weighed by how few hold it. Of a namespace with more than `MOST_GRAMS` those with the largest
+    numbers stand for all, and of the prompt those as large. It takes milliseconds.
     """
 
     def __init__(self) -> None:
@@ -31,17 +33,21 @@ class Likeness:
     def add(self, name: str, *texts: NDArray[np.uint32]) -> None:
         """Take in what a namespace holds, `(tokens,)` of each request."""
         held = [self.grams.pop(name, _grams(texts[0])), *map(_grams, texts)]
-        self.grams[name] = np.unique(np.concatenate(held))[-(1 << 17) :]
+        self.grams[name] = np.unique(np.concatenate(held))[-MOST_GRAMS:]
         while len(self.grams) > MOST_NAMES:
             del self.grams[next(iter(self.grams))]
 
     def nearest(self, prompt: NDArray[np.uint32]) -> str | None:
         """The likest namespace, the newest among equals; None where none holds anything."""
-        wanted = np.unique(_grams(prompt))
-        holds = [np.isin(wanted, held, assume_unique=True) for held in self.grams.values()]
-        weights = np.log1p(len(holds) / (1 + np.sum(holds, axis=0)))
-        likeness = {name: weights @ held for name, held in zip(self.grams, holds, strict=True)}
-        best = max(reversed(likeness), key=lambda name: float(likeness[name]), default="")
+        wanted, kept = np.unique(_grams(prompt)), self.grams.values()
+        holds = [np.isin(wanted, held, assume_unique=True) for held in kept]
+        tells = [wanted >= (held[0] if len(held) == MOST_GRAMS else 0) for held in kept]
+        weights = np.log1p(np.sum(tells, axis=0) / (1 + np.sum(holds, axis=0)))
+        likeness = {
+            name: float(weights @ held / max(weights @ told, 1e-9))
+            for name, held, told in zip(self.grams, holds, tells, strict=True)
+        }
+        best = max(reversed(likeness), key=likeness.__getitem__, default="")
         return best if likeness.get(best, 0) > 0 else None
 
 
