@@ -149,6 +149,13 @@ def test_what_is_cleared_is_near_to_nothing(tmp_path):
         assert nearest.nearest(tokens) == "a"
         store.clear("a")
         assert nearest.nearest(tokens) == "b"
+        store.add([StoredRequest("a", 2.0, 5, tokens + 70)])  # before anybody looked
+        store.clear("b")
+        store.add([StoredRequest("b", 3.0, 5, tokens + 40)])
+        assert nearest.nearest(tokens) is None
+        store.max_tokens = 20
+        store.add([StoredRequest("c", 4.0, 5, tokens)])  # evicts both
+        assert nearest.nearest(tokens + 40) is None
 
 
 def test_a_large_namespace_is_as_near_as_what_is_kept_of_it_tells():

@@ -56,12 +56,17 @@ class NearestNamespaces:
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._seen, self._likeness = directory, 0, Likeness()
+        self._epochs: dict[str, str] = {}
 
     def nearest(self, prompt: NDArray[np.uint32]) -> str | None:
         """The likest namespace; reads what was stored since. None where nothing can be read."""
         texts: dict[str, list[NDArray[np.uint32]]] = {}  # the latest last
-        unread, seen = (HistoryError, sqlite3.Error, OSError), self._seen
+        unread = HistoryError, sqlite3.Error, OSError
         with suppress(*unread), closing(HistoryStore(self._directory, read_only=True)) as store:
+            epochs = store.epochs()
+            if not self._epochs.items() <= epochs.items():  # some was cleared or evicted
+                self._likeness, self._seen = Likeness(), 0
+            self._epochs, seen = epochs, self._seen
             for request in store.read(after=seen):
                 seen = request.number
                 of_name = texts[request.namespace] = texts.pop(request.namespace, [])
@@ -69,8 +74,6 @@ class NearestNamespaces:
             for name, of_name in texts.items():
                 self._likeness.add(name, *of_name)
             self._seen = seen  # what could not be read is read by the next call
-            for cleared in self._likeness.grams.keys() - {*store.names()}:
-                del self._likeness.grams[cleared]
             return self._likeness.nearest(prompt)
         return None
 
