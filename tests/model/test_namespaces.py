@@ -1,6 +1,7 @@
 """Requests of one namespace tell those of another nothing, not even in how fast they come."""
 
 from contextlib import closing
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -167,6 +168,19 @@ def test_a_large_namespace_is_as_near_as_what_is_kept_of_it_tells():
     assert likeness.nearest(tokens[:600]) == "large"
     likeness.add("whole", tokens[:600])
     assert likeness.nearest(tokens[:600]) == "whole"
+
+
+def test_another_request_begins_while_the_nearest_is_looked_for(bundle, tmp_path, monkeypatch):
+    with Model.open(bundle, history=tmp_path, nearest_namespace=True) as model:
+
+        def nearest(*_):
+            other = Thread(target=model._drafters.acquire, args=("other",), daemon=True)
+            other.start()
+            other.join(20)
+            assert not other.is_alive()
+
+        monkeypatch.setattr(NearestNamespaces, "nearest", nearest)
+        model.generate(TEXT, max_new_tokens=1)
 
 
 def test_a_context_limits_prompt_and_answer_together(bundle):

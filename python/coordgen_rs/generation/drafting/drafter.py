@@ -366,7 +366,7 @@ class Drafters:
         with self._right:
             if self._nearest is None:
                 self._nearest = NearestNamespaces(Path(history))
-            name = self._nearest.nearest(prompt_ids)
+        name = self._nearest.nearest(prompt_ids)  # others begin meanwhile
         return own if name is None else self.acquire(name, user)
 
     def drafter_of(self, state: DraftState, session: Session | None = None) -> DraftProposer:

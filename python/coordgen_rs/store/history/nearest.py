@@ -8,6 +8,7 @@ In: a history's requests, and a prompt. Out: the name of a namespace.
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,12 +58,17 @@ class NearestNamespaces:
     def __init__(self, directory: Path) -> None:
         self._directory, self._seen, self._likeness = directory, 0, Likeness()
         self._epochs: dict[str, str] = {}
+        self._right = RLock()  # to read: the first time, all that the history holds
 
     def nearest(self, prompt: NDArray[np.uint32]) -> str | None:
         """The likest namespace; reads what was stored since. None where nothing can be read."""
         texts: dict[str, list[NDArray[np.uint32]]] = {}  # the latest last
         unread = HistoryError, sqlite3.Error, OSError
-        with suppress(*unread), closing(HistoryStore(self._directory, read_only=True)) as store:
+        with (
+            self._right,
+            suppress(*unread),
+            closing(HistoryStore(self._directory, read_only=True)) as store,
+        ):
             epochs = store.epochs()
             if not self._epochs.items() <= epochs.items():  # some was cleared or evicted
                 self._likeness, self._seen = Likeness(), 0
