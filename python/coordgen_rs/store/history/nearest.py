@@ -8,7 +8,6 @@ In: a history's requests, and a prompt. Out: the name of a namespace.
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
-from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.store.history.store import HistoryStore
 
-MOST_NAMES = 64
-MOST_GRAMS = 1 << 17
+MOST_NAMES, MOST_GRAMS = 64, 1 << 17
 
 
 class Likeness:
@@ -44,11 +42,9 @@ class Likeness:
         holds = [np.isin(wanted, held, assume_unique=True) for held in kept]
         tells = [wanted >= (held[0] if len(held) == MOST_GRAMS else 0) for held in kept]
         weights = np.log1p(np.sum(tells, axis=0) / (1 + np.sum(holds, axis=0)))
-        likeness = {
-            name: float(weights @ held / max(weights @ told, 1e-9))
-            for name, held, told in zip(self.grams, holds, tells, strict=True)
-        }
-        best = max(reversed(likeness), key=likeness.__getitem__, default="")
+        known = zip(self.grams, holds, tells, strict=True)
+        likeness = {name: weights @ held / (weights @ told or 1) for name, held, told in known}
+        best = max(reversed(likeness), key=lambda name: float(likeness[name]), default="")
         return best if likeness.get(best, 0) > 0 else None
 
 
@@ -58,17 +54,12 @@ class NearestNamespaces:
     def __init__(self, directory: Path) -> None:
         self._directory, self._seen, self._likeness = directory, 0, Likeness()
         self._epochs: dict[str, str] = {}
-        self._right = RLock()  # to read: the first time, all that the history holds
 
     def nearest(self, prompt: NDArray[np.uint32]) -> str | None:
         """The likest namespace; reads what was stored since. None where nothing can be read."""
         texts: dict[str, list[NDArray[np.uint32]]] = {}  # the latest last
         unread = HistoryError, sqlite3.Error, OSError
-        with (
-            self._right,
-            suppress(*unread),
-            closing(HistoryStore(self._directory, read_only=True)) as store,
-        ):
+        with suppress(*unread), closing(HistoryStore(self._directory, read_only=True)) as store:
             epochs = store.epochs()
             if not self._epochs.items() <= epochs.items():  # some was cleared or evicted
                 self._likeness, self._seen = Likeness(), 0
@@ -86,8 +77,7 @@ class NearestNamespaces:
 
 def _grams(text: NDArray[np.uint32]) -> NDArray[np.uint64]:
     """A number of 64 bits for each run of tokens, two of which hardly ever have the same."""
-    text = text.astype(np.uint64)
-    number = np.zeros(max(0, len(text) - 2), np.uint64)
+    text, number = text.astype(np.uint64), np.zeros(max(0, len(text) - 2), np.uint64)
     for offset in range(3):
         number = (number + text[offset : offset + len(number)]) * np.uint64(0x9E3779B97F4A7C15)
     return number
