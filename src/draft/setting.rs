@@ -12,8 +12,8 @@ pub enum Setting<'a> {
     Count(&'a mut usize, RangeInclusive<usize>),
     /// The same, where without the option there is none.
     Bound(&'a mut Option<usize>, RangeInclusive<usize>),
-    /// A number between 0 and 1, both included.
-    Share(&'a mut f32),
+    /// A number between that and 1, both included.
+    Share(&'a mut f32, f32),
     /// Yes or no.
     Switch(&'a mut bool),
 }
@@ -35,7 +35,7 @@ pub fn spelled(name: &str, settings: &Settings<'_>) -> String {
             Setting::Count(value, _) => value.to_string(),
             Setting::Bound(None, _) => continue,
             Setting::Bound(Some(value), _) => value.to_string(),
-            Setting::Share(value) => value.to_string(),
+            Setting::Share(value, _) => value.to_string(),
             Setting::Switch(true) => "yes".into(),
             Setting::Switch(false) => "no".into(),
         };
@@ -44,9 +44,25 @@ pub fn spelled(name: &str, settings: &Settings<'_>) -> String {
     spelling
 }
 
-/// Gives a setting the value in `option`, `name=value`. Fails when there is none of that name, and when
-/// the value is not one that it may have.
-pub fn set(settings: &mut Settings<'_>, option: &str) -> Result<()> {
+/// Gives settings the values in `options`, `name=value` each. Fails when there is none of that name, when
+/// it was given before, and when the value is not one that it may have.
+pub fn set<'a>(
+    settings: &mut Settings<'_>,
+    options: impl IntoIterator<Item = &'a str>,
+) -> Result<()> {
+    let mut given = Vec::new();
+    for option in options {
+        let what = set_one(settings, option)?;
+        if given.contains(&what) {
+            return Err(bad("the option", what, "given once".into()));
+        }
+        given.push(what);
+    }
+    Ok(())
+}
+
+/// Returns the name.
+fn set_one(settings: &mut Settings<'_>, option: &str) -> Result<&'static str> {
     let (name, value) = option.split_once('=').unwrap_or((option, ""));
     let Some((what, place)) = settings.iter_mut().find(|(known, _)| *known == name) else {
         let known = settings.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
@@ -57,9 +73,9 @@ pub fn set(settings: &mut Settings<'_>, option: &str) -> Result<()> {
     match place {
         Setting::Count(place, range) => **place = count(what, value, range)?,
         Setting::Bound(place, range) => **place = Some(count(what, value, range)?),
-        Setting::Share(place) => {
-            let share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-            **place = share.ok_or_else(|| bad(what, value, "0 to 1".into()))?;
+        Setting::Share(place, least) => {
+            let share = value.parse().ok().filter(|share| (*least..=1.0).contains(share));
+            **place = share.ok_or_else(|| bad(what, value, format!("{least} to 1")))?;
         }
         Setting::Switch(place) => {
             **place = match value {
@@ -69,7 +85,7 @@ pub fn set(settings: &mut Settings<'_>, option: &str) -> Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(what)
 }
 
 fn count(what: &'static str, value: &str, range: &RangeInclusive<usize>) -> Result<usize> {
@@ -97,23 +113,23 @@ mod tests {
         let mut settings: Settings<'_> = vec![
             ("count", Setting::Count(&mut count, 1..=8)),
             ("bound", Setting::Bound(&mut bound, 1..=usize::MAX)),
-            ("share", Setting::Share(&mut share)),
+            ("share", Setting::Share(&mut share, 0.125)),
             ("switch", Setting::Switch(&mut switch)),
         ];
         let (name, options) = split("diaa:count=8:bound=60:share=0.25:switch=yes");
         assert_eq!(name, "diaa");
-        for option in options {
-            set(&mut settings, option).unwrap();
-        }
+        set(&mut settings, options).unwrap();
         for (option, refusal) in [
             ("count=9", "count is \"9\", but must be 1 to 8"),
             ("bound=0", "bound is \"0\", but must be at least 1"),
-            ("share=NaN", "share is \"NaN\", but must be 0 to 1"),
-            ("share", "share is \"\", but must be 0 to 1"),
+            ("share=NaN", "share is \"NaN\", but must be 0.125 to 1"),
+            ("share=0", "share is \"0\", but must be 0.125 to 1"),
+            ("share", "share is \"\", but must be 0.125 to 1"),
             ("switch=1", "switch is \"1\", but must be yes or no"),
+            ("count=8:count=8", "the option is \"count\", but must be given once"),
             ("width=1", "the option is \"width\", but must be one of count, bound, share, switch"),
         ] {
-            assert_eq!(set(&mut settings, option).unwrap_err().to_string(), refusal);
+            assert_eq!(set(&mut settings, option.split(':')).unwrap_err().to_string(), refusal);
         }
         let said = spelled("diaa", &settings);
         assert_eq!(said, "diaa:count=8:bound=60:share=0.25:switch=yes");

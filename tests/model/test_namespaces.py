@@ -1,6 +1,7 @@
 """Requests of one namespace tell those of another nothing, not even in how fast they come."""
 
 from contextlib import closing
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs import LookupTable, Model
 from coordgen_rs.errors import OptionError, PromptTooLongError
-from coordgen_rs.store.history.nearest import MOST_NAMES, Likeness, NearestNamespaces
+from coordgen_rs.store.history.nearest import MOST_GRAMS, MOST_NAMES, Likeness, NearestNamespaces
 from coordgen_rs.store.history.store import HistoryStore, StoredRequest
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
@@ -149,6 +150,37 @@ def test_what_is_cleared_is_near_to_nothing(tmp_path):
         assert nearest.nearest(tokens) == "a"
         store.clear("a")
         assert nearest.nearest(tokens) == "b"
+        store.add([StoredRequest("a", 2.0, 5, tokens + 70)])  # before anybody looked
+        store.clear("b")
+        store.add([StoredRequest("b", 3.0, 5, tokens + 40)])
+        assert nearest.nearest(tokens) is None
+        store.max_tokens = 20
+        store.add([StoredRequest("c", 4.0, 5, tokens)])  # evicts both
+        assert nearest.nearest(tokens + 40) is None
+
+
+def test_a_large_namespace_is_as_near_as_what_is_kept_of_it_tells():
+    tokens = np.random.default_rng(0).integers(0, 1 << 31, 4 * MOST_GRAMS)
+    likeness = Likeness()
+    likeness.add("large", tokens)
+    likeness.add("half", tokens[:300])
+    assert len(likeness.grams["large"]) == MOST_GRAMS
+    assert likeness.nearest(tokens[:600]) == "large"
+    likeness.add("whole", tokens[:600])
+    assert likeness.nearest(tokens[:600]) == "whole"
+
+
+def test_another_request_begins_while_the_nearest_is_looked_for(bundle, tmp_path, monkeypatch):
+    with Model.open(bundle, history=tmp_path, nearest_namespace=True) as model:
+
+        def nearest(*_):
+            other = Thread(target=model._drafters.acquire, args=("other",), daemon=True)
+            other.start()
+            other.join(20)
+            assert not other.is_alive()
+
+        monkeypatch.setattr(NearestNamespaces, "nearest", nearest)
+        model.generate(TEXT, max_new_tokens=1)
 
 
 def test_a_context_limits_prompt_and_answer_together(bundle):

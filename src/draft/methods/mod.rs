@@ -145,10 +145,7 @@ impl Method {
             let known = known.collect::<Vec<_>>().join(", ");
             Error::UnknownMethod { name: name.into(), known }
         })?;
-        let mut settings = method.settings();
-        for option in options {
-            setting::set(&mut settings, option)?;
-        }
+        setting::set(&mut method.settings(), options)?;
         Ok(method)
     }
 

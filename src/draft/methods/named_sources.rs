@@ -228,9 +228,7 @@ pub fn source_from(spelling: &str, on: &SourceInputs) -> Result<Box<dyn DraftSou
         DraftReuse::NAME => reuse.settings(),
         _ => Settings::new(),
     };
-    for option in options {
-        setting::set(&mut settings, option)?;
-    }
+    setting::set(&mut settings, options)?;
     Ok(match name {
         SuffixAutomaton::NAME => Box::new(SuffixAutomaton::new()),
         ResumedCopy::NAME => Box::new(ResumedCopy::new()),

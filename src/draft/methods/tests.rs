@@ -130,6 +130,10 @@ fn options_follow_a_name_and_change_it_alone() {
     for (spelling, words) in [
         ("speculative:alpha=0.1", "the option is \"alpha\", but must be one of gamma"),
         ("edgellm-bnv:keep=0.1", "the option is \"keep\", but must be one of whole_lengths, gamma"),
+        ("edgellm:alpha=0", "alpha is \"0\", but must be 0.000001 to 1"),
+        ("edgellm:keep=0", "keep is \"0\", but must be 0.000001 to 1"),
+        ("edgellm:gamma=2:gamma=2", "the option is \"gamma\", but must be given once"),
+        ("coordgen:threshold=4097", "threshold is \"4097\", but must be 1 to 4096"),
         ("diaa:budget=0", "budget is \"0\", but must be at least 1"),
         ("diaa:nodes=3", "the option is \"nodes\", but must be one of budget, depth_decay"),
         ("automaton:budget=3", "the option is \"budget\", but must be left out"),

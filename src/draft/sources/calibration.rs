@@ -31,7 +31,7 @@ impl CalibrationOptions {
     pub fn settings(&mut self) -> Settings<'_> {
         vec![
             ("k", Setting::Count(&mut self.k, 1..=TOP_K)),
-            ("least", Setting::Share(&mut self.least)),
+            ("least", Setting::Share(&mut self.least, 0.0)),
             ("occurrences", Setting::Count(&mut self.occurrences, 1..=usize::MAX)),
         ]
     }

@@ -15,6 +15,9 @@ use crate::tree::draft_tree::DraftTree;
 /// Tokens of all segments together: when a new one exceeds them, the oldest go.
 const MAX_KEPT: usize = 32;
 
+/// No step drafts more: no segment would ever go, and each costs a scan.
+const MOST_DRAFTED: usize = 4096;
+
 /// Steps that a segment is proposed in, the one after its rejection included.
 const LIFETIME: u32 = 8;
 
@@ -45,7 +48,7 @@ impl ReuseOptions {
     /// What a user may set, by the names of its fields.
     pub fn settings(&mut self) -> Settings<'_> {
         vec![
-            ("threshold", Setting::Bound(&mut self.threshold, 1..=usize::MAX)),
+            ("threshold", Setting::Bound(&mut self.threshold, 1..=MOST_DRAFTED)),
             ("anchor", Setting::Switch(&mut self.anchor)),
             ("own_word", Setting::Switch(&mut self.own_word)),
         ]

@@ -139,6 +139,12 @@ def test_records_with_tokens_are_taken_as_they_stand(tmp_path):
         read_records(path, tokenizer_sha256="b")
 
 
+def test_branches_that_say_the_same_are_one():
+    found = rows([1, 2, 3, 4], [(7, 0), (7, 0), (8, 4), (2, 0), (9, 6)], 8)
+    tree = np.array([1, 7, 8, 2, 9], np.uint32), np.array([0, 0, 1, 0, 3], np.uint32)
+    assert found.places(0, *tree).tolist() == [0, 3, 5, 1, 7]
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -152,6 +158,7 @@ def test_records_with_tokens_are_taken_as_they_stand(tmp_path):
         ({"probabilities": packed([[0.1] * 7 + [0.2]] * 3, "<f4")}, "not from 1 down to 0"),
         ({"probabilities": packed([[1.5] + [0] * 7] * 3, "<f4")}, "not from 1 down to 0"),
         ({"probabilities": packed([[np.nan] * 8] * 3, "<f4")}, "not from 1 down to 0"),
+        ({"probabilities": packed([[np.inf] * 8] * 3, "<f4")}, "not from 1 down to 0"),
         (
             {
                 "rows": 4,
@@ -163,7 +170,7 @@ def test_records_with_tokens_are_taken_as_they_stand(tmp_path):
             "rows that do not stand before them",
         ),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_unusable_rows_are_refused_with_their_line(tmp_path, changed, why):
     path = tmp_path / "records.jsonl"

@@ -168,7 +168,7 @@ def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> in
 
 def _clear(options: argparse.Namespace) -> int:
     with closing(HistoryStore(options.directory)) as store:
-        names = store.names() if options.namespace is None else [options.namespace]
+        names = [*store.epochs()] if options.namespace is None else [options.namespace]
         num_requests = store.clear(options.namespace)
         remove_indexes(options.directory, names, others=options.namespace is None)
         text.tell(f"{options.directory}: {num_requests} requests cleared")

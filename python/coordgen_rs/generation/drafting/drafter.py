@@ -295,6 +295,7 @@ class Drafters:
         self._dropped: list[DraftState] = []  # which requests may still draft from
         self._right = RLock()  # to change these: requests begin in several threads
         self._nearest: NearestNamespaces | None = None
+        self._looks = RLock()  # to ask it: the first time, it reads all that the history holds
         draft, method, self._model = options["draft"], None, None
         if isinstance(draft, str):
             method = draft_method(arguments.one_of("draft", draft, METHODS))
@@ -363,7 +364,7 @@ class Drafters:
             return own
         from coordgen_rs.store.history.nearest import NearestNamespaces
 
-        with self._right:
+        with self._looks:
             if self._nearest is None:
                 self._nearest = NearestNamespaces(Path(history))
             name = self._nearest.nearest(prompt_ids)

@@ -43,7 +43,8 @@ class RecordedRows:
     """The rows of a text and of what was drafted beside it: one tree, whose trunk is the text.
 
     Row `i` stands behind token `i` of the text, whose last token has none. Behind these comes a row
-    for each token that was drafted and is not the text's, parents first.
+    for each token that was drafted and is not the text's, parents first. Of several that say the
+    same, the first counts, and what follows any of them follows it.
 
     Args:
         text: `(tokens,) u32`, prompt and answer.
@@ -96,10 +97,10 @@ class RecordedRows:
     @cached_property
     def _below(self) -> dict[tuple[int, int], int]:
         tokens, parents = (array.tolist() for array in self._branches)
-        first = len(self._text) - 1
-        return _trunk(self._text) | {
-            place: first + index for index, place in enumerate(zip(parents, tokens, strict=True))
-        }
+        below, rows = _trunk(self._text), list(range(len(self._text) - 1))
+        for token, parent in zip(tokens, parents, strict=True):
+            rows.append(below.setdefault((rows[parent], token), len(rows)))
+        return below
 
     def places(
         self, root: int, tokens: NDArray[np.uint32], parents: NDArray[np.uint32]
@@ -160,8 +161,8 @@ class RecordedRows:
         for name, values in (("tokens", tokens), ("ids", ids)):
             if (values >= vocab_size).any():
                 raise ValueError(f"{name!r} of 'top8' hold {values.max()}, of {vocab_size} tokens")
-        is_falling = (np.diff(probabilities) <= 0).all()
-        if not (is_falling and (probabilities >= 0).all() and (probabilities <= 1).all()):
+        are_shares = ((probabilities >= 0) & (probabilities <= 1)).all()
+        if not (are_shares and (np.diff(probabilities) <= 0).all()):
             raise ValueError("'probabilities' of 'top8' are not from 1 down to 0 in each row")
         return cls(text, (tokens, parents), (ids, probabilities))
 

@@ -437,10 +437,10 @@ class HistoryStore(NotCopied):
         rows = self.rows(query, of=(str, int, int, float, float))
         return [NamespaceSummary(*row[:3], *map(float, row[3:])) for row in rows]
 
-    def names(self) -> list[str]:
-        """The namespaces' names, also where their requests are damaged."""
-        rows = self.connection.execute("SELECT name FROM namespaces")
-        return [name for (name,) in rows if isinstance(name, str)]
+    def epochs(self) -> dict[str, str]:
+        """The epochs of all namespaces, by their names, also where their requests are damaged."""
+        rows = self.connection.execute("SELECT name, epoch FROM namespaces")
+        return {name: str(epoch) for name, epoch in rows if isinstance(name, str)}
 
     def clear(self, namespace: str | None = None) -> int:
         """Erase the requests of a namespace, or of all; return how many there were."""

@@ -1,7 +1,8 @@
 //! CoordGen's draft (sections 3.1, 3.3 and 3.4). In: its sources, in order. Out: the chain that was
 //! retrieved, and what the others add to it.
 //!
-//! No probabilities, no trust, no costs: what comes first has the rows.
+//! No probabilities, no trust, no costs: what comes first has the rows. EdgeLLM's trees are the same
+//! walk over its one source.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
@@ -38,8 +39,7 @@ impl FromStr for AppendedOptions {
     /// Fails when an option is unknown, or its value is out of its range.
     fn from_str(spelling: &str) -> Result<Self> {
         let mut options = Self::WHOLE;
-        let mut settings = options.settings();
-        setting::split(spelling).1.try_for_each(|option| setting::set(&mut settings, option))?;
+        setting::set(&mut options.settings(), setting::split(spelling).1)?;
         Ok(options)
     }
 }
@@ -74,15 +74,16 @@ impl AppendedOptions {
     }
 
     /// Appends to `tree`, a chain so far, what is known below its last node, where the sources stand
-    /// at `starts`. Those that match a text are one database: of them the one with the longest match
-    /// is asked, the first among equals, for its likeliest path. Of each other one, in order, all paths
-    /// are appended, the likeliest child of a node first. What is there already is not drafted twice.
+    /// at `starts`: of each that is `asked`, in turn, as many of the likeliest children of a node as
+    /// it says, the likeliest first. What is there already is not drafted twice.
     ///
-    /// The tree has at most `max_nodes` nodes, and `max_depth` edges below its root. Cost: for each
-    /// source and node a look-up, and a place in a heap for each child.
+    /// The tree has at most `max_nodes` nodes, and `max_depth` edges below its root. Nodes on the
+    /// first path stand first. Cost: for each source and node a look-up, and a place in a heap for
+    /// each child.
     pub fn append(
         &self,
         (sources, starts): (&[&dyn Propose], &[Option<Cursor>]),
+        asked: &[(usize, usize)],
         (max_nodes, max_depth): (usize, usize),
         tree: &mut DraftTree,
         proposals: &mut Vec<Option<Proposal>>,
@@ -91,19 +92,11 @@ impl AppendedOptions {
         let room = max_depth.saturating_sub(below.index());
         let mut drafted: HashMap<(NodeId, TokenId), NodeId> = HashMap::new();
         let mut successors = Vec::new();
-        let match_len = |index: usize| {
-            let start = starts[index].filter(|_| !sources[index].is_expectation());
-            start.map(|start| start.match_len).filter(|&match_len| match_len > 0)
-        };
-        let retrieved = (0..sources.len()).rev().max_by_key(|&index| match_len(index));
-        let retrieved = retrieved.filter(|&index| match_len(index).is_some());
-        let others = (0..sources.len()).filter(|&index| match_len(index).is_none());
-        for index in retrieved.into_iter().chain(others) {
+        for &(index, most_children) in asked {
             let (source, start) = (sources[index], starts[index]);
             let Self { depth, nodes, by_ranks } =
                 if source.is_expectation() { *self } else { Self::WHOLE };
             let (depth, mut nodes) = (depth.unwrap_or(usize::MAX), nodes.unwrap_or(usize::MAX));
-            let most_children = if retrieved == Some(index) { 1 } else { usize::MAX };
             let (mut paths, mut waiting): (Vec<Path>, _) = (Vec::new(), BinaryHeap::new());
             let mut at = start.map(|start| (below, start, 0, 0));
             while let Some((parent, cursor, above, ranks)) = at {
@@ -135,6 +128,44 @@ impl AppendedOptions {
                 });
             }
         }
+        first_path_first(tree, proposals);
+    }
+}
+
+/// Which of CoordGen's sources are asked, for how many children of a node. Those that match a text are
+/// one database: of them the one with the longest match is asked, the first among equals, for its
+/// likeliest path; each other one for all.
+pub fn asked(sources: &[&dyn Propose], starts: &[Option<Cursor>]) -> Vec<(usize, usize)> {
+    let match_len = |index: usize| {
+        let start = starts[index].filter(|_| !sources[index].is_expectation());
+        start.map(|start| start.match_len).filter(|&match_len| match_len > 0)
+    };
+    let retrieved = (0..sources.len()).rev().max_by_key(|&index| match_len(index));
+    let retrieved = retrieved.filter(|&index| match_len(index).is_some());
+    let others = (0..sources.len()).filter(|&index| match_len(index).is_none());
+    retrieved
+        .map(|index| (index, 1))
+        .into_iter()
+        .chain(others.map(|index| (index, usize::MAX)))
+        .collect()
+}
+
+/// Puts the nodes on the first path first: of others a canonical commit reads the rows again.
+fn first_path_first(tree: &mut DraftTree, proposals: &mut [Option<Proposal>]) {
+    let (drafted, said) = (tree.clone(), proposals.to_vec());
+    let mut path = vec![0];
+    for node in 1..said.len() {
+        if path.ends_with(&[drafted.parents()[node].index()]) {
+            path.push(node);
+        }
+    }
+    let others = (1..said.len()).filter(|node| path.binary_search(node).is_err());
+    let mut places = vec![NodeId::ROOT; said.len()];
+    tree.reset(drafted.token(NodeId::ROOT));
+    for node in path.iter().copied().skip(1).chain(others) {
+        let parent = places[drafted.parents()[node].index()];
+        places[node] = tree.push(parent, drafted.token_ids()[node]);
+        proposals[places[node].index()] = said[node];
     }
 }
 
@@ -156,7 +187,8 @@ mod tests {
     ) -> DraftTree {
         let starts: Vec<_> = sources.iter().map(|source| source.cursor()).collect();
         let (mut tree, mut proposals) = (DraftTree::new(root), vec![None]);
-        options.append((sources, &starts), (max_nodes, depth), &mut tree, &mut proposals);
+        let (at, asked) = ((sources, &starts[..]), asked(sources, &starts));
+        options.append(at, &asked, (max_nodes, depth), &mut tree, &mut proposals);
         assert_eq!(proposals.len(), tree.num_nodes());
         tree
     }
@@ -253,7 +285,10 @@ mod tests {
             let chain = if rules.is_empty() { 0 } else { depth.min(max_nodes - 1) };
             prop_assert!(tree.first_path_len() >= chain);
             let fewer = drafted(options, &sources[..sources.len().max(1) - 1], (TokenId(9), max_nodes, depth));
-            prop_assert!(found.starts_with(&paths(&fewer)));
+            prop_assert!(paths(&fewer).iter().all(|path| found.contains(path)));
+            // The first path stands first as far as it goes.
+            let end = tree.first_path_len();
+            prop_assert!(tree.parents()[1..].iter().all(|parent| parent.index() != end));
         }
     }
 }

@@ -54,9 +54,9 @@ impl DynamicTreeOptions {
     pub fn settings(&mut self) -> Settings<'_> {
         vec![
             ("budget", Setting::Bound(&mut self.budget, 1..=usize::MAX)),
-            ("depth_decay", Setting::Share(&mut self.depth_decay)),
-            ("width_decay", Setting::Share(&mut self.width_decay)),
-            ("threshold", Setting::Share(&mut self.threshold)),
+            ("depth_decay", Setting::Share(&mut self.depth_decay, 0.0)),
+            ("width_decay", Setting::Share(&mut self.width_decay, 0.0)),
+            ("threshold", Setting::Share(&mut self.threshold, 0.0)),
             ("update_interval", Setting::Count(&mut self.update_interval, 1..=usize::MAX)),
         ]
     }

@@ -6,11 +6,11 @@ pub mod appended_tree;
 pub mod dynamic_tree;
 pub mod ranked_tree;
 
-use self::appended_tree::AppendedOptions;
+use self::appended_tree::{AppendedOptions, asked};
 use self::dynamic_tree::DynamicTreeOptions;
 use self::ranked_tree::{RankedTree, static_tree};
-use crate::draft::choose::acceptance::{Agreement, Proposal};
-use crate::draft::source::{Cursor, Propose};
+use crate::draft::choose::acceptance::Proposal;
+use crate::draft::source::Propose;
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
@@ -79,8 +79,16 @@ impl ShapedTrees {
         }
         proposals.clear();
         proposals.resize(tree.num_nodes(), None);
-        if let TreeShape::Appended(options) = self.shape {
-            return options.append((sources, &starts), (max_nodes, depth), tree, proposals);
+        let appended = match self.shape {
+            TreeShape::Appended(options) => Some((options, asked(sources, &starts))),
+            TreeShape::Drafted => {
+                Some((AppendedOptions::WHOLE, vec![(0, usize::MAX); sources.len().min(1)]))
+            }
+            _ => None,
+        };
+        if let Some((options, asked)) = appended {
+            let at = (sources, &starts[..]);
+            return options.append(at, &asked, (max_nodes, depth), tree, proposals);
         }
         let (Some(&source), Some(&Some(start))) = (sources.first(), starts.first()) else { return };
         if let TreeShape::Dynamic(options) = self.shape {
@@ -90,33 +98,6 @@ impl ShapedTrees {
             }
             self.age += 1;
         }
-        if self.shape == TreeShape::Drafted {
-            return take_all(source, start, (max_nodes, depth), tree, proposals);
-        }
         self.ranked.fill((0, source), start, (max_nodes, depth), tree, proposals);
-    }
-}
-
-/// Appends what `source` says to `tree`, a chain so far, below its last node, where the source is at
-/// `start`: depth first by rank, so that nodes on the first path stand first.
-fn take_all(
-    source: &dyn Propose,
-    start: Cursor,
-    (max_nodes, depth): (usize, usize),
-    tree: &mut DraftTree,
-    proposals: &mut Vec<Option<Proposal>>,
-) {
-    let (mut node, mut cursor) = (NodeId(tree.num_nodes() as u32 - 1), start);
-    let (mut successors, mut waiting) = (Vec::new(), Vec::new());
-    while tree.num_nodes() < max_nodes {
-        successors.clear();
-        if (tree.depths()[node.index()] as usize) < depth {
-            source.successors(cursor, &mut successors);
-        }
-        waiting.extend(successors.iter().rev().map(|&next| (node, cursor.match_len, next)));
-        let Some((parent, match_len, next)) = waiting.pop() else { return };
-        (node, cursor) = (tree.push(parent, next.token), next.cursor);
-        let (probability, agreement) = (next.probability, Agreement::Unopposed);
-        proposals.push(Some(Proposal { source: 0, match_len, probability, agreement }));
     }
 }

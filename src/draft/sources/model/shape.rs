@@ -77,8 +77,8 @@ impl ModelShape {
     pub fn settings(&mut self) -> Settings<'_> {
         let mut settings = Settings::new();
         if self.stop == Stop::TreeConfidence {
-            settings.push(("alpha", Setting::Share(&mut self.first_threshold)));
-            settings.push(("keep", Setting::Share(&mut self.when_right)));
+            settings.push(("alpha", Setting::Share(&mut self.first_threshold, LEAST_THRESHOLD)));
+            settings.push(("keep", Setting::Share(&mut self.when_right, LEAST_THRESHOLD)));
         }
         if let Growth::Paced { whole_lengths } = &mut self.growth {
             settings.push(("whole_lengths", Setting::Switch(whole_lengths)));
