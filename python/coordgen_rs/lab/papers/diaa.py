@@ -171,7 +171,7 @@ def tree_of(
 
 def sizes(wanted: Wanted) -> Iterator[Found]:
     """Figures 3 and 4: static and dynamic trees of as many nodes, without a bound on C(T)."""
-    for rows in (4, 8, 16, 24, 32) if wanted.is_full else (8, 32):
+    for rows in (4, 8, 16, 32) if wanted.is_full else (8, 32):
         kinds = {"dynamic": f"{DIAA}:budget={_UNBOUND * rows}", "static": STATIC}
         with _tables(wanted, is_free=True, width=rows) as (_, warm):
             tallies = tallied(warm.answers([*kinds.values()], warm.drafter, repeats=1))
@@ -194,7 +194,7 @@ def sizes(wanted: Wanted) -> Iterator[Found]:
 
 def budgets(wanted: Wanted) -> Iterator[Found]:
     """Figure 8: the budget of a tree, and how many steps its shape is kept for."""
-    most, every = ((7, 15, 23, 31), (1, 2, 4, 8)) if wanted.is_full else ((7, 31), (1, 4))
+    most, every = ((7, 15, 31), (1, 2, 4)) if wanted.is_full else ((7, 31), (1, 4))
     named = {
         f"B {nodes}, N {steps}": f"{DIAA}:budget={nodes}:update_interval={steps}"
         for nodes, steps in product(most, every)
