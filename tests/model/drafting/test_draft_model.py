@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from coordgen_rs import (
 from coordgen_rs._core import draft_method, draft_methods
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import DraftModelError, OptionError
+from coordgen_rs.generation.drafting import draft_model
 from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 from coordgen_rs.runtime.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
@@ -169,6 +171,29 @@ def test_drafting_goes_on_only_while_there_is_time_for_it(session_of, model):
     assert drafter.draft_on(1e9)
     assert drafter.num_provisional == 1
     assert drafter.gap_s > 0
+
+
+def test_one_slow_step_does_not_end_drafting_in_gaps(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    now, step_s, step = [0.0], [1e-3], model.session.step
+
+    def timed(inputs):
+        now[0] += step_s[0]
+        return step(inputs)
+
+    monkeypatch.setattr(model.session, "step", timed)
+    monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    drafter = make_drafter(session, "edgellm-ours", draft_model=DraftModel(model.session))
+    drafter.begin(prompt, 60)
+    drafter.propose(len(prompt) - 1)
+    assert drafter.num_runs > 1, "a step of one token was measured"
+    step_s[0] = 1000.0
+    assert drafter.draft_on(1500.0)
+    step_s[0] = 1e-3
+    assert [drafter.draft_on(1500.0) for _ in range(5)] == [False] * 3 + [True] * 2
+    assert not drafter.draft_on(900.0), "a step takes longer, whatever is tried again"
+    assert [drafter.draft_on(900.0) for _ in range(50)] == [False] * 50
 
 
 def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):

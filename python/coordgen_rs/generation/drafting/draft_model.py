@@ -7,6 +7,7 @@ here.
 
 import time
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Self
 
@@ -68,6 +69,7 @@ class DraftModel(NotCopied):
             )
         self.session, self.least_that_pays = session, least_that_pays
         self._method = method
+        self._last_us: deque[float] = deque(maxlen=8)  # of steps of a token, beside no loads
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
@@ -116,6 +118,11 @@ class DraftModel(NotCopied):
     def is_own_head(self) -> bool:
         """Whether it is the target's own head for further tokens."""
         return isinstance(self.session, DraftHead)
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds of the fastest of the last steps that read one token; 0 before the first."""
+        return min(self._last_us, default=0.0)
 
     def reading_cost(self) -> float:
         """Microseconds of reading what it has not read yet; 0 for one that reads no text."""
@@ -187,6 +194,7 @@ class DraftModel(NotCopied):
         kept_free = max_tokens if provisional else 0
         if inputs is None or session.length + inputs.num_nodes + kept_free > session.capacity:
             return False  # a step that is not read is asked for again
+        start = time.perf_counter()
         logits = session.step(inputs)
         # Rows of all branches stay in their slots: a later row sees those on its path.
         session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
@@ -202,6 +210,8 @@ class DraftModel(NotCopied):
                 stacklevel=2,
             )
             return False
+        if inputs.num_nodes == 1 and not provisional:
+            self._last_us.append(1e6 * (time.perf_counter() - start))
         return True
 
     def catch_up(self) -> bool:
@@ -258,6 +268,7 @@ class ModelDrafter(WrappedDrafter):
         self._in_gaps, self._weighs = in_gaps, weighs
         self._drafts = False  # the model drafts the step at hand
         self._max_depth = ANY_DEPTH
+        self._gap_step_us = 0.0  # what a step takes beside loads, about
         self.model_s = self.drafting_s = self.gap_s = 0.0
         self.num_runs = self.num_provisional = self.num_drafted = 0
 
@@ -295,20 +306,21 @@ class ModelDrafter(WrappedDrafter):
         Returns:
             False if there is nothing more to draft in this time.
         """
-        if not (self._in_gaps and self._drafts) or self._step_us > wait_us:
+        if not (self._in_gaps and self._drafts):
+            return False
+        expected_us = max(self.model.step_us, self._gap_step_us)
+        if expected_us > wait_us:
+            self._gap_step_us *= 0.9  # tried again later: what is not run is not measured
             return False
         start = time.perf_counter()
         drafted = self.model.step(2 * self._max_tokens, self._max_depth, provisional=True)
-        self.gap_s += time.perf_counter() - start
-        self.num_provisional += drafted
+        took_s = time.perf_counter() - start
+        self.gap_s += took_s
+        if drafted:
+            # One slow step is no rule: it doubles what is expected at most.
+            self._gap_step_us = min(1e6 * took_s, 2 * expected_us or 1e6 * took_s)
+            self.num_provisional += 1
         return drafted
-
-    @property
-    def _step_us(self) -> float:
-        """What a step of the model takes beside loads, on average; as it does without, at first."""
-        if self.num_provisional:
-            return 1e6 * self.gap_s / self.num_provisional
-        return 1e6 * self.drafting_s / max(1, self.num_runs)
 
 
 def _least_that_pays(session: Session, target: OrtSession) -> float:
