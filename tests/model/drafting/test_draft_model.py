@@ -20,7 +20,7 @@ from coordgen_rs import (
 )
 from coordgen_rs._core import draft_method, draft_methods
 from coordgen_rs.cli.main import main
-from coordgen_rs.errors import DraftModelError, OptionError
+from coordgen_rs.errors import DeviceLostError, DraftModelError, NonFiniteLogitsError, OptionError
 from coordgen_rs.generation.drafting import draft_model
 from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 from coordgen_rs.runtime.session import StepCost
@@ -194,6 +194,43 @@ def test_one_slow_step_does_not_end_drafting_in_gaps(session_of, model, monkeypa
     assert [drafter.draft_on(1500.0) for _ in range(5)] == [False] * 3 + [True] * 2
     assert not drafter.draft_on(900.0), "a step takes longer, whatever is tried again"
     assert [drafter.draft_on(900.0) for _ in range(50)] == [False] * 50
+
+
+def test_an_error_in_a_gap_is_left_to_the_next_draft(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    drafter.begin(prompt, 20)
+    drafter.propose(len(prompt) - 1)
+    num_asked = []
+
+    def failing(inputs):
+        num_asked.append(inputs.num_nodes)
+        raise DeviceLostError("the draft model's device")  # the target's session would be closed
+
+    monkeypatch.setattr(model.session, "step", failing)
+    assert not drafter.draft_on(1e9)
+    assert not drafter.draft_on(1e9)
+    assert len(num_asked) == 1
+    drafter.begin(prompt, 20)
+    with pytest.raises(DeviceLostError, match="the draft model's device"):
+        drafter.propose(len(prompt) - 1)
+
+
+def test_a_row_that_is_not_read_is_not_kept(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    drafter.begin(prompt, 20)
+    assert drafter.model.step(12)
+    length, step = model.session.length, model.session.step
+    with monkeypatch.context() as patch:
+        patch.setattr(model.session, "step", lambda inputs: np.full_like(step(inputs), np.nan))
+        with pytest.raises(NonFiniteLogitsError):
+            drafter.model.step(12)
+    assert model.session.length == length
+    assert drafter.model.step(12)
+    assert model.session.length == length + 1
 
 
 def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):

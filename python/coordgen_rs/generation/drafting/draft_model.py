@@ -194,14 +194,15 @@ class DraftModel(NotCopied):
         kept_free = max_tokens if provisional else 0
         if inputs is None or session.length + inputs.num_nodes + kept_free > session.capacity:
             return False  # a step that is not read is asked for again
-        start = time.perf_counter()
+        start, length = time.perf_counter(), session.length
         logits = session.step(inputs)
-        # Rows of all branches stay in their slots: a later row sees those on its path.
-        session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
         try:
+            # Rows of all branches stay in their slots: a later row sees those on its path.
+            session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
             self.core.read(logits, inputs.num_nodes - 1)
-        except NonFiniteLogitsError:
-            if not isinstance(session, DraftHead):
+        except BaseException as error:
+            session.rewind(length)  # what is not read is asked for again
+            if not (isinstance(error, NonFiniteLogitsError) and isinstance(session, DraftHead)):
                 raise
             self._is_broken = True
             warnings.warn(
@@ -298,7 +299,9 @@ class ModelDrafter(WrappedDrafter):
     def draft_on(self, wait_us: float) -> bool:
         """Draft one more token while the target waits for its blocks (EdgeLLM III-D).
 
-        What was read of what follows the target's answer takes no step of the next draft.
+        What was read of what follows the target's answer takes no step of the next draft. An error
+        ends it in this step of the target, whose answer it does not break: the next draft does
+        the same again, and raises what it then meets.
 
         Args:
             wait_us: Microseconds that it is expected to wait: nothing is begun that takes longer.
@@ -313,7 +316,10 @@ class ModelDrafter(WrappedDrafter):
             self._gap_step_us *= 0.9  # tried again later: what is not run is not measured
             return False
         start = time.perf_counter()
-        drafted = self.model.step(2 * self._max_tokens, self._max_depth, provisional=True)
+        try:
+            drafted = self.model.step(2 * self._max_tokens, self._max_depth, provisional=True)
+        except Exception:
+            drafted = self._drafts = False
         took_s = time.perf_counter() - start
         self.gap_s += took_s
         if drafted:
