@@ -267,6 +267,18 @@ def test_a_prompt_beyond_the_models_cache_is_answered_without_it(session_of, mod
     assert len(got) <= 5
 
 
+def test_what_a_gap_has_no_room_for_takes_no_step_of_the_next_draft(session_of, model):
+    session, sure = session_of("embedded", "fp32"), DraftModel(model.session, least_that_pays=0.9)
+    drafter = make_drafter(session, "edgellm-ours", draft_model=sure)
+    drafter.begin(np.resize(np.arange(50, dtype=np.uint32), session.capacity - 24), 20)
+    drafter.model.draft(20)
+    assert drafter.model.core.num_drafted < 20
+    length = model.session.length
+    assert not drafter.model.step(24, provisional=True)
+    assert not drafter.model.step(20)
+    assert model.session.length == length
+
+
 def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "bundle"
     shutil.copytree("models/embedded-draft", checkpoint)

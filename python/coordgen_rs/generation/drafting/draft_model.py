@@ -189,10 +189,10 @@ class DraftModel(NotCopied):
         session = self.session
         if self._is_broken or not self.catch_up():
             return False
+        if provisional and session.length + max_tokens >= session.capacity:
+            return False  # the next draft finds the room that it would have
         inputs = self.core.next_step(max_tokens, max_depth, provisional=provisional)
-        # The next draft finds the room that it would have.
-        kept_free = max_tokens if provisional else 0
-        if inputs is None or session.length + inputs.num_nodes + kept_free > session.capacity:
+        if inputs is None or session.length + inputs.num_nodes > session.capacity:
             return False  # a step that is not read is asked for again
         start, length = time.perf_counter(), session.length
         logits = session.step(inputs)
