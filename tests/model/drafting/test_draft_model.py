@@ -330,6 +330,15 @@ def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step
     assert not model.step(8)
 
 
+def test_methods_that_draft_alike_share_a_tree(model):
+    assert model.shaped(draft_method("edgellm-ours")) is model
+    assert model.shaped(draft_method("blend")) is model
+    other = model.shaped(draft_method("edgellm"))
+    assert other is not model
+    assert other.shaped(draft_method("edgellm-bnv-sf")) is other
+    assert other.shaped(draft_method("edgellm:alpha=0.5")) is not other
+
+
 def test_what_does_not_fit_is_refused_by_name(session_of, bundle_of, model):
     target = session_of("embedded", "fp32")
     with pytest.raises(OptionError, match="method"):

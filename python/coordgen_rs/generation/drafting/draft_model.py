@@ -68,7 +68,6 @@ class DraftModel(NotCopied):
                 "tree alone: it cannot draft for another model"
             )
         self.session, self.least_that_pays = session, least_that_pays
-        self._method = method
         self._last_us: deque[float] = deque(maxlen=8)  # of steps of a token, beside no loads
         self.core = ModelDraft(
             session.step_inputs,
@@ -136,9 +135,9 @@ class DraftModel(NotCopied):
         self.session.close()
 
     def shaped(self, method: DraftMethod) -> "DraftModel":
-        """The same model, drafting as a method does; with a new tree if that differs."""
+        """The same model, drafting as a method does; with a new tree if it drafts otherwise."""
         least = self.least_that_pays if method.weighs_model else 0.0
-        if (least, method) == (self.least_that_pays, self._method):
+        if least == self.least_that_pays and self.core.drafts_as(method):
             return self
         return DraftModel(self.session, least_that_pays=least, method=method)
 
