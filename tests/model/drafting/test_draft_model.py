@@ -347,3 +347,16 @@ def test_what_does_not_fit_is_refused_by_name(session_of, bundle_of, model):
         make_drafter(target, "edgellm")
     with pytest.raises(DraftModelError, match="vocabulary of 512"):
         DraftModel.open(bundle_of("stories260K", "fp32"), target)
+
+
+@pytest.mark.parametrize("draft", ["edgellm", "edgellm-ours", "speculative"])
+def test_without_room_for_a_draft_the_model_is_not_run(session_of, model, monkeypatch, draft):
+    session, prompt = session_of("embedded", "fp32"), np.arange(40, 240, dtype=np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=10))
+    for call in ("prefill", "step"):
+        monkeypatch.setattr(model.session, call, lambda *_: pytest.fail("the model is run"))
+    drafter = make_drafter(session, draft, draft_model=model)
+    for no_room, limit in ((ModelDrafter(drafter.drafter, drafter.model, 0), 10), (drafter, 1)):
+        steps = list(generate(session, prompt, drafter=no_room, max_new_tokens=limit))
+        assert [step.token_ids for step in steps] == [[token] for token in expected[:limit]]
+        assert not no_room.draft_on(1e9)

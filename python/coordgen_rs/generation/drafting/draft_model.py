@@ -278,9 +278,12 @@ class ModelDrafter(WrappedDrafter):
         self._drafts = not self._weighs or self._pays(past_len)
         if self._drafts:
             room, self._max_depth = self.drafter.draft_room(past_len)
+            room = min(room, self._max_tokens)
+            self._drafts = min(room, self._max_depth) > 0  # nothing is read in vain
+        if self._drafts:
             self.model.catch_up()
             caught_up = time.perf_counter()
-            self.num_runs += self.model.draft(min(room, self._max_tokens), self._max_depth)
+            self.num_runs += self.model.draft(room, self._max_depth)
             # What it really takes: between its steps there is more to do than they cost.
             drafting, reading = time.perf_counter() - caught_up, caught_up - start
             self.drafter.model_ran(1e6 * drafting, catching_up=1e6 * reading)
