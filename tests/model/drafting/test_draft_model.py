@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +17,9 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs._core import draft_method, draft_methods
+from coordgen_rs._core import SimulatedClock, draft_method, draft_methods
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import DeviceLostError, DraftModelError, NonFiniteLogitsError, OptionError
-from coordgen_rs.generation.drafting import draft_model
 from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 from coordgen_rs.runtime.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
@@ -183,8 +181,8 @@ def test_one_slow_step_does_not_end_drafting_in_gaps(session_of, model, monkeypa
         return step(inputs)
 
     monkeypatch.setattr(model.session, "step", timed)
-    monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     drafter = make_drafter(session, "edgellm-ours", draft_model=DraftModel(model.session))
+    drafter.model.clock = lambda: now[0]
     drafter.begin(prompt, 60)
     drafter.propose(len(prompt) - 1)
     assert drafter.num_runs > 1, "a step of one token was measured"
@@ -194,6 +192,15 @@ def test_one_slow_step_does_not_end_drafting_in_gaps(session_of, model, monkeypa
     assert [drafter.draft_on(1500.0) for _ in range(5)] == [False] * 3 + [True] * 2
     assert not drafter.draft_on(900.0), "a step takes longer, whatever is tried again"
     assert [drafter.draft_on(900.0) for _ in range(50)] == [False] * 50
+
+
+def test_a_simulated_device_tells_how_long_drafting_takes(session_of, model, monkeypatch):
+    monkeypatch.setattr(model.session.device, "clock", SimulatedClock())
+    session, prompt = session_of("embedded", "fp32"), np.arange(40, 60, dtype=np.uint32)
+    drafter = make_drafter(session, "edgellm-ours", draft_model=DraftModel(model.session))
+    drafter.begin(prompt, 20)
+    drafter.propose(len(prompt) - 1)
+    assert (drafter.num_runs > 0, drafter.model_s) == (True, 0.0), "nobody advances it"
 
 
 def test_an_error_in_a_gap_is_left_to_the_next_draft(session_of, model, monkeypatch):

@@ -8,6 +8,7 @@ here.
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -43,6 +44,7 @@ class DraftModel(NotCopied):
     Attributes:
         session: The `session` argument.
         least_that_pays: The `least_that_pays` argument.
+        clock: Tells the time of the session in seconds, which may be simulated.
         core: The tree, for `Drafter(model_draft=...)`.
 
     Raises:
@@ -68,6 +70,7 @@ class DraftModel(NotCopied):
                 "tree alone: it cannot draft for another model"
             )
         self.session, self.least_that_pays = session, least_that_pays
+        self.clock: Callable[[], float] = getattr(session, "clock", time.perf_counter)
         self._last_us: deque[float] = deque(maxlen=8)  # of steps of a token, beside no loads
         self.core = ModelDraft(
             session.step_inputs,
@@ -193,7 +196,7 @@ class DraftModel(NotCopied):
         inputs = self.core.next_step(max_tokens, max_depth, provisional=provisional)
         if inputs is None or session.length + inputs.num_nodes > session.capacity:
             return False  # a step that is not read is asked for again
-        start, length = time.perf_counter(), session.length
+        start, length = self.clock(), session.length
         logits = session.step(inputs)
         try:
             # Rows of all branches stay in their slots: a later row sees those on its path.
@@ -211,7 +214,7 @@ class DraftModel(NotCopied):
             )
             return False
         if inputs.num_nodes == 1 and not provisional:
-            self._last_us.append(1e6 * (time.perf_counter() - start))
+            self._last_us.append(1e6 * (self.clock() - start))
         return True
 
     def catch_up(self) -> bool:
@@ -274,7 +277,8 @@ class ModelDrafter(WrappedDrafter):
 
     def propose(self, past_len: int) -> StepInputs:
         """Let the model draft if that pays, then propose; same as in `Drafter`."""
-        start = time.perf_counter()
+        clock = self.model.clock
+        start = clock()
         self._drafts = not self._weighs or self._pays(past_len)
         if self._drafts:
             room, self._max_depth = self.drafter.draft_room(past_len)
@@ -282,14 +286,14 @@ class ModelDrafter(WrappedDrafter):
             self._drafts = min(room, self._max_depth) > 0  # nothing is read in vain
         if self._drafts:
             self.model.catch_up()
-            caught_up = time.perf_counter()
+            caught_up = clock()
             self.num_runs += self.model.draft(room, self._max_depth)
             # What it really takes: between its steps there is more to do than they cost.
-            drafting, reading = time.perf_counter() - caught_up, caught_up - start
+            drafting, reading = clock() - caught_up, caught_up - start
             self.drafter.model_ran(1e6 * drafting, catching_up=1e6 * reading)
             self.num_drafted += self.model.core.num_drafted
             self.drafting_s += drafting
-        self.model_s += time.perf_counter() - start
+        self.model_s += clock() - start
         return super().propose(past_len)
 
     def _pays(self, past_len: int) -> bool:
@@ -317,12 +321,12 @@ class ModelDrafter(WrappedDrafter):
         if expected_us > wait_us:
             self._gap_step_us *= 0.9  # tried again later: what is not run is not measured
             return False
-        start = time.perf_counter()
+        start = self.model.clock()
         try:
             drafted = self.model.step(2 * self._max_tokens, self._max_depth, provisional=True)
         except Exception:
             drafted = self._drafts = False
-        took_s = time.perf_counter() - start
+        took_s = self.model.clock() - start
         self.gap_s += took_s
         if drafted:
             # One slow step is no rule: it doubles what is expected at most.
