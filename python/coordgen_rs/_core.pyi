@@ -2239,6 +2239,9 @@ class ModelDraft:
         method: DraftMethod | None = None,
         num_scored: int | None = None,
     ) -> ModelDraft: ...
+    def drafts_as(self, method: DraftMethod) -> bool:
+        """Whether a draft model drafts in this way under a method, whatever that is named."""
+
     def take_realignment(self) -> tuple[int, NDArray[np.uint32]] | None:
         """What the session must do with its cache first, once; None where it is as it should be.
 

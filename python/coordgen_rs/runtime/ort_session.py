@@ -1,6 +1,7 @@
 """The `Session` of a bundle in ONNX Runtime: prompts in chunks, steps, commits, on one device."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Self
 from weakref import WeakSet
@@ -86,6 +87,12 @@ class OrtSession(CachedSession):
             self.switcher.ensure("prefill", "decode")
         device.load_head()
         self.select(manifest.decode_widths)
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Tells its time in seconds: that of its device, where that is simulated."""
+        simulated = self.device.clock
+        return time.perf_counter if simulated is None else simulated.seconds
 
     def expert_report(self) -> ExpertReport | None:
         """What was asked of experts so far; None without any, or without a memory budget."""

@@ -82,12 +82,11 @@ impl Lane {
         }
     }
 
-    /// Advances the clock to the end of the action under way.
-    pub(super) fn pass_time(&self) {
-        if let Ok(under_way) = self.under_way.try_lock() {
-            let action = under_way.as_ref().expect("what is waited for is under way");
-            self.clock.advance_to(action.end_us);
-        }
+    /// Advances the clock to the end of the action under way; false where there is none.
+    pub(super) fn pass_time(&self) -> bool {
+        let Ok(under_way) = self.under_way.try_lock() else { return true };
+        let end_us = under_way.as_ref().map(|action| action.end_us);
+        end_us.inspect(|&end_us| self.clock.advance_to(end_us)).is_some()
     }
 
     fn duration_us(&self, action: &Action) -> u64 {

@@ -285,7 +285,7 @@ impl Loader {
         self.check_caller()?;
         self.catch_up();
         let shared = &self.shared;
-        let until_us = shared.now_us() + patience.as_micros() as u64;
+        let mut until_us = shared.now_us() + patience.as_micros() as u64;
         let mut state = shared.lock();
         loop {
             let now_us = shared.now_us();
@@ -301,7 +301,9 @@ impl Loader {
             if let Some(lane) = &shared.lane {
                 drop(state);
                 self.catch_up(); // what was put off
-                lane.pass_time();
+                if !lane.pass_time() {
+                    until_us = now_us; // all is done that may be: it is asked once more
+                }
                 self.catch_up();
                 state = shared.lock();
                 continue;

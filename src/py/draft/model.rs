@@ -59,6 +59,11 @@ impl PyModelDraft {
         Ok(Self { core, step_inputs, steps, num_scored })
     }
 
+    #[doc = stub_doc!("ModelDraft.drafts_as")]
+    fn drafts_as(&self, method: &PyDraftMethod) -> bool {
+        self.core.lock().shape == method.core.model
+    }
+
     #[doc = stub_doc!("ModelDraft.take_realignment")]
     fn take_realignment(&self, py: Python<'_>) -> Option<(usize, Py<PyArray1<u32>>)> {
         let realignment = self.core.lock().take_realignment()?;

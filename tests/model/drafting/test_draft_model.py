@@ -17,9 +17,9 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs._core import draft_method, draft_methods
+from coordgen_rs._core import SimulatedClock, draft_method, draft_methods
 from coordgen_rs.cli.main import main
-from coordgen_rs.errors import DraftModelError, OptionError
+from coordgen_rs.errors import DeviceLostError, DraftModelError, NonFiniteLogitsError, OptionError
 from coordgen_rs.generation.drafting.draft_model import ModelDrafter
 from coordgen_rs.runtime.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
@@ -171,6 +171,75 @@ def test_drafting_goes_on_only_while_there_is_time_for_it(session_of, model):
     assert drafter.gap_s > 0
 
 
+def test_one_slow_step_does_not_end_drafting_in_gaps(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    now, step_s, step = [0.0], [1e-3], model.session.step
+
+    def timed(inputs):
+        now[0] += step_s[0]
+        return step(inputs)
+
+    monkeypatch.setattr(model.session, "step", timed)
+    drafter = make_drafter(session, "edgellm-ours", draft_model=DraftModel(model.session))
+    drafter.model.clock = lambda: now[0]
+    drafter.begin(prompt, 60)
+    drafter.propose(len(prompt) - 1)
+    assert drafter.num_runs > 1, "a step of one token was measured"
+    step_s[0] = 1000.0
+    assert drafter.draft_on(1500.0)
+    step_s[0] = 1e-3
+    assert [drafter.draft_on(1500.0) for _ in range(5)] == [False] * 3 + [True] * 2
+    assert not drafter.draft_on(900.0), "a step takes longer, whatever is tried again"
+    assert [drafter.draft_on(900.0) for _ in range(50)] == [False] * 50
+
+
+def test_a_simulated_device_tells_how_long_drafting_takes(session_of, model, monkeypatch):
+    monkeypatch.setattr(model.session.device, "clock", SimulatedClock())
+    session, prompt = session_of("embedded", "fp32"), np.arange(40, 60, dtype=np.uint32)
+    drafter = make_drafter(session, "edgellm-ours", draft_model=DraftModel(model.session))
+    drafter.begin(prompt, 20)
+    drafter.propose(len(prompt) - 1)
+    assert (drafter.num_runs > 0, drafter.model_s) == (True, 0.0), "nobody advances it"
+
+
+def test_an_error_in_a_gap_is_left_to_the_next_draft(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    drafter.begin(prompt, 20)
+    drafter.propose(len(prompt) - 1)
+    num_asked = []
+
+    def failing(inputs):
+        num_asked.append(inputs.num_nodes)
+        raise DeviceLostError("the draft model's device")  # the target's session would be closed
+
+    monkeypatch.setattr(model.session, "step", failing)
+    assert not drafter.draft_on(1e9)
+    assert not drafter.draft_on(1e9)
+    assert len(num_asked) == 1
+    drafter.begin(prompt, 20)
+    with pytest.raises(DeviceLostError, match="the draft model's device"):
+        drafter.propose(len(prompt) - 1)
+
+
+def test_a_row_that_is_not_read_is_not_kept(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[316]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    drafter.begin(prompt, 20)
+    assert drafter.model.step(12)
+    length, step = model.session.length, model.session.step
+    with monkeypatch.context() as patch:
+        patch.setattr(model.session, "step", lambda inputs: np.full_like(step(inputs), np.nan))
+        with pytest.raises(NonFiniteLogitsError):
+            drafter.model.step(12)
+    assert model.session.length == length
+    assert drafter.model.step(12)
+    assert model.session.length == length + 1
+
+
 def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):
     session = session_of("embedded", "fp32")
     prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[313]).prompt)
@@ -203,6 +272,18 @@ def test_a_prompt_beyond_the_models_cache_is_answered_without_it(session_of, mod
     got = tokens_of(generate(session, prompt, max_new_tokens=50, drafter=drafter, stats=stats))
     assert got == tokens_of(plain(session, prompt, max_new_tokens=50))
     assert len(got) <= 5
+
+
+def test_what_a_gap_has_no_room_for_takes_no_step_of_the_next_draft(session_of, model):
+    session, sure = session_of("embedded", "fp32"), DraftModel(model.session, least_that_pays=0.9)
+    drafter = make_drafter(session, "edgellm-ours", draft_model=sure)
+    drafter.begin(np.resize(np.arange(50, dtype=np.uint32), session.capacity - 24), 20)
+    drafter.model.draft(20)
+    assert drafter.model.core.num_drafted < 20
+    length = model.session.length
+    assert not drafter.model.step(24, provisional=True)
+    assert not drafter.model.step(20)
+    assert model.session.length == length
 
 
 def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
@@ -256,6 +337,15 @@ def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step
     assert not model.step(8)
 
 
+def test_methods_that_draft_alike_share_a_tree(model):
+    assert model.shaped(draft_method("edgellm-ours")) is model
+    assert model.shaped(draft_method("blend")) is model
+    other = model.shaped(draft_method("edgellm"))
+    assert other is not model
+    assert other.shaped(draft_method("edgellm-bnv-sf")) is other
+    assert other.shaped(draft_method("edgellm:alpha=0.5")) is not other
+
+
 def test_what_does_not_fit_is_refused_by_name(session_of, bundle_of, model):
     target = session_of("embedded", "fp32")
     with pytest.raises(OptionError, match="method"):
@@ -264,3 +354,16 @@ def test_what_does_not_fit_is_refused_by_name(session_of, bundle_of, model):
         make_drafter(target, "edgellm")
     with pytest.raises(DraftModelError, match="vocabulary of 512"):
         DraftModel.open(bundle_of("stories260K", "fp32"), target)
+
+
+@pytest.mark.parametrize("draft", ["edgellm", "edgellm-ours", "speculative"])
+def test_without_room_for_a_draft_the_model_is_not_run(session_of, model, monkeypatch, draft):
+    session, prompt = session_of("embedded", "fp32"), np.arange(40, 240, dtype=np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=10))
+    for call in ("prefill", "step"):
+        monkeypatch.setattr(model.session, call, lambda *_: pytest.fail("the model is run"))
+    drafter = make_drafter(session, draft, draft_model=model)
+    for no_room, limit in ((ModelDrafter(drafter.drafter, drafter.model, 0), 10), (drafter, 1)):
+        steps = list(generate(session, prompt, drafter=no_room, max_new_tokens=limit))
+        assert [step.token_ids for step in steps] == [[token] for token in expected[:limit]]
+        assert not no_room.draft_on(1e9)

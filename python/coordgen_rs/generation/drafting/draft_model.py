@@ -7,6 +7,8 @@ here.
 
 import time
 import warnings
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -42,6 +44,7 @@ class DraftModel(NotCopied):
     Attributes:
         session: The `session` argument.
         least_that_pays: The `least_that_pays` argument.
+        clock: Tells the time of the session in seconds, which may be simulated.
         core: The tree, for `Drafter(model_draft=...)`.
 
     Raises:
@@ -67,7 +70,8 @@ class DraftModel(NotCopied):
                 "tree alone: it cannot draft for another model"
             )
         self.session, self.least_that_pays = session, least_that_pays
-        self._method = method
+        self.clock: Callable[[], float] = getattr(session, "clock", time.perf_counter)
+        self._last_us: deque[float] = deque(maxlen=8)  # of steps of a token, beside no loads
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
@@ -117,6 +121,11 @@ class DraftModel(NotCopied):
         """Whether it is the target's own head for further tokens."""
         return isinstance(self.session, DraftHead)
 
+    @property
+    def step_us(self) -> float:
+        """Microseconds of the fastest of the last steps that read one token; 0 before the first."""
+        return min(self._last_us, default=0.0)
+
     def reading_cost(self) -> float:
         """Microseconds of reading what it has not read yet; 0 for one that reads no text."""
         session = self.session
@@ -129,9 +138,9 @@ class DraftModel(NotCopied):
         self.session.close()
 
     def shaped(self, method: DraftMethod) -> "DraftModel":
-        """The same model, drafting as a method does; with a new tree if that differs."""
+        """The same model, drafting as a method does; with a new tree if it drafts otherwise."""
         least = self.least_that_pays if method.weighs_model else 0.0
-        if (least, method) == (self.least_that_pays, self._method):
+        if least == self.least_that_pays and self.core.drafts_as(method):
             return self
         return DraftModel(self.session, least_that_pays=least, method=method)
 
@@ -182,18 +191,20 @@ class DraftModel(NotCopied):
         session = self.session
         if self._is_broken or not self.catch_up():
             return False
+        if provisional and session.length + max_tokens >= session.capacity:
+            return False  # the next draft finds the room that it would have
         inputs = self.core.next_step(max_tokens, max_depth, provisional=provisional)
-        # The next draft finds the room that it would have.
-        kept_free = max_tokens if provisional else 0
-        if inputs is None or session.length + inputs.num_nodes + kept_free > session.capacity:
+        if inputs is None or session.length + inputs.num_nodes > session.capacity:
             return False  # a step that is not read is asked for again
+        start, length = self.clock(), session.length
         logits = session.step(inputs)
-        # Rows of all branches stay in their slots: a later row sees those on its path.
-        session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
         try:
+            # Rows of all branches stay in their slots: a later row sees those on its path.
+            session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
             self.core.read(logits, inputs.num_nodes - 1)
-        except NonFiniteLogitsError:
-            if not isinstance(session, DraftHead):
+        except BaseException as error:
+            session.rewind(length)  # what is not read is asked for again
+            if not (isinstance(error, NonFiniteLogitsError) and isinstance(session, DraftHead)):
                 raise
             self._is_broken = True
             warnings.warn(
@@ -202,6 +213,8 @@ class DraftModel(NotCopied):
                 stacklevel=2,
             )
             return False
+        if inputs.num_nodes == 1 and not provisional:
+            self._last_us.append(1e6 * (self.clock() - start))
         return True
 
     def catch_up(self) -> bool:
@@ -258,24 +271,29 @@ class ModelDrafter(WrappedDrafter):
         self._in_gaps, self._weighs = in_gaps, weighs
         self._drafts = False  # the model drafts the step at hand
         self._max_depth = ANY_DEPTH
+        self._gap_step_us = 0.0  # what a step takes beside loads, about
         self.model_s = self.drafting_s = self.gap_s = 0.0
         self.num_runs = self.num_provisional = self.num_drafted = 0
 
     def propose(self, past_len: int) -> StepInputs:
         """Let the model draft if that pays, then propose; same as in `Drafter`."""
-        start = time.perf_counter()
+        clock = self.model.clock
+        start = clock()
         self._drafts = not self._weighs or self._pays(past_len)
         if self._drafts:
             room, self._max_depth = self.drafter.draft_room(past_len)
+            room = min(room, self._max_tokens)
+            self._drafts = min(room, self._max_depth) > 0  # nothing is read in vain
+        if self._drafts:
             self.model.catch_up()
-            caught_up = time.perf_counter()
-            self.num_runs += self.model.draft(min(room, self._max_tokens), self._max_depth)
+            caught_up = clock()
+            self.num_runs += self.model.draft(room, self._max_depth)
             # What it really takes: between its steps there is more to do than they cost.
-            drafting, reading = time.perf_counter() - caught_up, caught_up - start
+            drafting, reading = clock() - caught_up, caught_up - start
             self.drafter.model_ran(1e6 * drafting, catching_up=1e6 * reading)
             self.num_drafted += self.model.core.num_drafted
             self.drafting_s += drafting
-        self.model_s += time.perf_counter() - start
+        self.model_s += clock() - start
         return super().propose(past_len)
 
     def _pays(self, past_len: int) -> bool:
@@ -287,7 +305,9 @@ class ModelDrafter(WrappedDrafter):
     def draft_on(self, wait_us: float) -> bool:
         """Draft one more token while the target waits for its blocks (EdgeLLM III-D).
 
-        What was read of what follows the target's answer takes no step of the next draft.
+        What was read of what follows the target's answer takes no step of the next draft. An error
+        ends it in this step of the target, whose answer it does not break: the next draft does
+        the same again, and raises what it then meets.
 
         Args:
             wait_us: Microseconds that it is expected to wait: nothing is begun that takes longer.
@@ -295,20 +315,24 @@ class ModelDrafter(WrappedDrafter):
         Returns:
             False if there is nothing more to draft in this time.
         """
-        if not (self._in_gaps and self._drafts) or self._step_us > wait_us:
+        if not (self._in_gaps and self._drafts):
             return False
-        start = time.perf_counter()
-        drafted = self.model.step(2 * self._max_tokens, self._max_depth, provisional=True)
-        self.gap_s += time.perf_counter() - start
-        self.num_provisional += drafted
+        expected_us = max(self.model.step_us, self._gap_step_us)
+        if expected_us > wait_us:
+            self._gap_step_us *= 0.9  # tried again later: what is not run is not measured
+            return False
+        start = self.model.clock()
+        try:
+            drafted = self.model.step(2 * self._max_tokens, self._max_depth, provisional=True)
+        except Exception:
+            drafted = self._drafts = False
+        took_s = self.model.clock() - start
+        self.gap_s += took_s
+        if drafted:
+            # One slow step is no rule: it doubles what is expected at most.
+            self._gap_step_us = min(1e6 * took_s, 2 * expected_us or 1e6 * took_s)
+            self.num_provisional += 1
         return drafted
-
-    @property
-    def _step_us(self) -> float:
-        """What a step of the model takes beside loads, on average; as it does without, at first."""
-        if self.num_provisional:
-            return 1e6 * self.gap_s / self.num_provisional
-        return 1e6 * self.drafting_s / max(1, self.num_runs)
 
 
 def _least_that_pays(session: Session, target: OrtSession) -> float:

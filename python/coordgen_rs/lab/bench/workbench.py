@@ -405,14 +405,13 @@ class Workbench:
     def answer(self, prompt: NDArray[np.uint32], drafter: DraftProposer | None) -> TimedAnswer:
         """One answer, as long as the settings allow."""
         limit, ignore_eos = self.settings.max_new_tokens, self.settings.ignore_eos
-        simulated = self.session.device.clock
         return answer(
             self.session,
             prompt,
             drafter,
             max_new_tokens=limit,
             ignore_eos=ignore_eos,
-            clock=time.perf_counter if simulated is None else simulated.seconds,
+            clock=self.session.clock,
         )
 
     def warm_up(self) -> None:

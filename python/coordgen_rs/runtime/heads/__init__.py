@@ -40,6 +40,7 @@ class DraftHead(ABC):
 
     Attributes:
         num_scored: The `num_scored` argument.
+        clock: Same as in `OrtSession`, the target's.
         reads_text: Whether it takes time to follow a text: it has keys and values of its own.
         Others are the same as in `Session`.
     """
@@ -50,7 +51,7 @@ class DraftHead(ABC):
 
     def __init__(self, target: OrtSession, num_scored: int) -> None:
         self._target, self.num_scored = target, num_scored
-        self.request = 0
+        self.request, self.clock = 0, target.clock
         self.gap_work: GapWork = None
         self.vocab_size = target.bundle.manifest.model.vocab_size
         self.end_token_ids: Sequence[int] = target.end_token_ids

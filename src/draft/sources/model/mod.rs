@@ -54,7 +54,7 @@ pub struct ModelDraft {
     vocab_size: usize,
     end_tokens: Vec<TokenId>,
     fallback: Fallback,
-    shape: ModelShape,
+    pub(crate) shape: ModelShape,
     /// What is certain: the text, and the tokens carried behind it.
     context: Vec<TokenId>,
     /// Number of tokens of the context that are text.

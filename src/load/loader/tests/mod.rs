@@ -12,6 +12,14 @@ use super::*;
 use crate::ids::Graph::{Decode, Prefill};
 use crate::load::timetable::ActionKind::{Load, Release};
 
+#[test]
+fn no_time_passes_where_nothing_is_under_way() {
+    let clock = Arc::new(SimulatedClock::default());
+    let lane = Lane::new(Arc::clone(&clock), Box::new(|_, _| 1));
+    assert!(!lane.pass_time());
+    assert_eq!(clock.now_us(), 0);
+}
+
 type Call = (ActionKind, u32, Graph);
 type Answer = std::result::Result<(), String>;
 
