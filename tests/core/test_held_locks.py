@@ -27,6 +27,7 @@ from core_subjects import (
 )
 
 ARGUMENTS = {
+    "drafts_as": [_core.draft_method("edgellm")],
     "remember": [tokens(1, 2)],
     "open_index": ["/nowhere/index", bytes(32)],
     "open_corpus": [["/nowhere/index"], bytes(32)],

@@ -8,7 +8,7 @@ drafts are taken as if rows cost nothing, as on the paper's GPU.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -159,14 +159,14 @@ def tree_of(
     inputs = StepInputs(ids, ids.copy(), mask)
     drafter = Drafter([inputs], size, sources=["diaa-table"], lookup_table=known, tree=options)
     drafter.begin(np.zeros(1, np.uint32), rows)
-    num_nodes = drafter.propose(0).num_nodes
-    sees = mask[:num_nodes, :num_nodes] == 0
-    products = {}
-    for node in range(1, num_nodes):
-        path = [int(inputs.input_ids[one]) for one in np.flatnonzero(sees[node])]
-        products[node] = float(np.prod([table[a][b] for a, b in pairwise(path)]))
-    leaves = [node for node in products if sees[:, node].sum() == 1]
-    return {leaf: int(sees[leaf].sum()) - 1 for leaf in leaves}, products
+    drafter.propose(0)
+    tokens, parents = (array.tolist() for array in drafter.draft)
+    depths, products = {0: 0}, {0: 1.0}
+    for node, parent in enumerate(parents[1:], 1):
+        depths[node] = depths[parent] + 1
+        products[node] = products[parent] * table[tokens[parent]][tokens[node]]
+    del products[0]
+    return {node: depths[node] for node in products.keys() - {*parents}}, products
 
 
 def sizes(wanted: Wanted) -> Iterator[Found]:
