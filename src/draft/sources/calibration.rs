@@ -297,7 +297,8 @@ mod tests {
             (&[stop, within, at], &[0.9, 0.05, 0.0]),
             (&[has, within, at], &[0.1, 0.05, 0.0]),
         ];
-        let calibration = calibrated(&document, &expected);
+        let mut calibration = calibrated(&document, &expected);
+        calibration.options = CalibrationOptions::PUBLISHED;
 
         let after_clinton = successors(&calibration, calibration.cursor().unwrap());
         let tokens: Vec<u32> = after_clinton.iter().map(|next| next.token.0).collect();

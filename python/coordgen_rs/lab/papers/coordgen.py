@@ -116,11 +116,13 @@ def breakdown(wanted: Wanted) -> Iterator[Found]:
     yield Found(algorithm, "memory, MB", held / 1e6, why="all sources of the method")
 
 
-def spread(item: str, name: str, values: Iterable[float], unit: str = "") -> Iterator[Found]:
-    """The least and the most of values."""
+def spread(
+    item: str, name: str, values: Iterable[float], unit: str = "", why: str = ""
+) -> Iterator[Found]:
+    """The least and the most of values; nothing of none."""
     known = [*values]
-    yield Found(item, f"{name}, least{unit}", min(known))
-    yield Found(item, f"{name}, most{unit}", max(known))
+    for which, of in (("least", min), ("most", max)) if known else ():
+        yield Found(item, f"{name}, {which}{unit}", of(known), why=why)
 
 
 def draft_lengths(wanted: Wanted) -> Iterator[Found]:
@@ -321,7 +323,9 @@ def rejections(wanted: Wanted) -> Iterator[Found]:
             cases.update(kind for kind in kinds if kind is not None)
     for name in ("missing", "synonym", "redundant") if cases else ():
         share = 100 * cases[name] / cases.total()
-        yield Found("CoordGen Table 2", f"{name}, %", share, why=f"of {cases.total()} rejections")
+        yield Found(
+            "CoordGen Table 2", f"{name}, %", share, why=f"of {cases.total()} rejections, by a rule"
+        )
 
 
 _GAP = 0.11
