@@ -110,9 +110,13 @@ def _medians(session: OrtSession, past_len: int, num_steps: int) -> dict[int, fl
 
 
 def streamed(wanted: Wanted, share: float = _SHARE, **changes: Any) -> Workbench:
-    """A workbench whose target keeps to a share of its blocks, of which loads are slowed down."""
+    """A workbench whose target keeps to a share of its blocks, of which loads are slowed down.
+
+    As steps take long, it has one prompt a task.
+    """
     budget, _ = _held(wanted, share)
-    return wanted.bench(memory_budget=budget, load_delay_s=_delay_s(wanted), **changes)
+    streaming = {"memory_budget": budget, "load_delay_s": _delay_s(wanted), "limit": 1}
+    return wanted.bench(**(streaming | changes))
 
 
 @cache
@@ -146,7 +150,7 @@ def _per_token(tallies: Tallies, task: str, method: str) -> float:
 
 def ablation(wanted: Wanted) -> Iterator[Found]:
     """Figures 3, 16, 20 and 22, and the idle time of Figure 9."""
-    resident = wanted.tallies((), repeats=1)
+    resident = wanted.tallies((), repeats=1, limit=1)
     bench = streamed(wanted)
     drafters = list[ModelDrafter]()
 
@@ -276,7 +280,7 @@ def thresholds(wanted: Wanted) -> Iterator[Found]:
 
 def lengths(wanted: Wanted) -> Iterator[Found]:
     """Figure 17: when the 64th, 128th and 256th token comes."""
-    bench = streamed(wanted, ignore_eos=True, limit=1, max_new_tokens=256)
+    bench = streamed(wanted, ignore_eos=True, max_new_tokens=256)
     at: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for given in bench.answers((SP, EDGELLM), bench.drafter, repeats=1):
         counts = accumulate(number for _, number in given.answered.arrivals)
@@ -300,8 +304,8 @@ def lengths(wanted: Wanted) -> Iterator[Found]:
 def budgets(wanted: Wanted) -> Iterator[Found]:
     """Figure 18: shares of the blocks that fit into memory; a load takes as long with each."""
     for share in (0.25, 0.5, 0.75):
-        bench, (_, blocks) = streamed(wanted, share, limit=1), _held(wanted, share)
-        tallies = tallied(bench.answers((PLAIN, SP, EDGELLM), bench.drafter))
+        bench, (_, blocks) = streamed(wanted, share), _held(wanted, share)
+        tallies = tallied(bench.answers((PLAIN, SP, EDGELLM), bench.drafter, repeats=1))
         for name, other in (("SPL", PLAIN), ("SP", SP)):
             gain = _per_token(tallies, ALL, other) / _per_token(tallies, ALL, EDGELLM)
             yield Found("EdgeLLM Figure 18", f"{blocks}, over {name}", gain)

@@ -162,13 +162,13 @@ class Wanted:
 
     @property
     def settings(self) -> Settings:
-        """Those of the bench: short ones, unless everything is asked for."""
-        limit, tokens, repeats = (3, 64, 3) if self.is_full else (2, 40, 1)
+        """Those of the bench: two prompts a task, and short answers unless all is asked for."""
+        tokens, repeats = (64, 3) if self.is_full else (40, 1)
         return Settings(
             *(self.model, self.data),
             repeats=repeats,
             max_new_tokens=tokens,
-            limit=limit,
+            limit=2,
             draft_model=self.draft_model,
             threads=self.threads,
             prompt_len=512 if self.is_full else 256,
