@@ -29,11 +29,7 @@ from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.store.history.corpus import Corpus, is_below
 from coordgen_rs.store.history.fleet import EXPORT_FORMAT, ExportHeader, read_exported
 from coordgen_rs.store.history.segments import Segments
-from coordgen_rs.store.history.store import (
-    HistoryStore,
-    remove_indexes,
-    told_evictions,
-)
+from coordgen_rs.store.history.store import HistoryStore, remove_indexes, told_evictions
 from coordgen_rs.store.history.texts import AddResult, checked_paths, name_of
 
 EXAMPLES = """\

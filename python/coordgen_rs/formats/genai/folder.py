@@ -25,13 +25,7 @@ from coordgen_rs.bundle.manifest import (
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.errors.file_names import is_plain_name
-from coordgen_rs.formats import (
-    ForeignFolder,
-    check_sizes,
-    check_tokens,
-    read_content,
-    record_of,
-)
+from coordgen_rs.formats import ForeignFolder, check_sizes, check_tokens, read_content, record_of
 from coordgen_rs.formats.genai.config import GenaiConfig, read_config
 
 if TYPE_CHECKING:

@@ -25,13 +25,7 @@ from coordgen_rs.bundle.manifest import (
 )
 from coordgen_rs.bundle.qnn import SOCS, QnnTarget
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.formats import (
-    ForeignFolder,
-    check_sizes,
-    check_tokens,
-    read_content,
-    record_of,
-)
+from coordgen_rs.formats import ForeignFolder, check_sizes, check_tokens, read_content, record_of
 from coordgen_rs.formats.genie.binary import BinaryFacts, GraphFacts, can_read, read_binary
 from coordgen_rs.formats.genie.config import GenieConfig, read_config
 from coordgen_rs.formats.genie.metadata import (

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.lab.bench.condition import Condition
-from coordgen_rs.lab.bench.drafting import (
-    measure_edgellm,
-    measure_methods,
-    measure_sources,
-)
+from coordgen_rs.lab.bench.drafting import measure_edgellm, measure_methods, measure_sources
 from coordgen_rs.lab.bench.energy_and_memory import measure_energy, measure_memory
 from coordgen_rs.lab.bench.latency import measure_breakdown, measure_latency
 from coordgen_rs.lab.bench.switching import measure_graphs, measure_switching

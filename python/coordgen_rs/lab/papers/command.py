@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
         option.path("model MODEL", nargs="?").help("a bundle; default: the embedded model"),
         option.path("--draft-model BUNDLE").help("the draft model, for EdgeLLM's items"),
         option.path("--data FILE").help("prompts, one JSON object per line, as for `bench`"),
-        option.flag("--full").help("all items, repeats and longer answers: an hour, instead of minutes"),
+        option.flag("--full").help("all items, repeats and longer answers: an hour"),
         option.word("--only ITEM", action="append").help(
             "only this item, such as 'CoordGen Table 4', or paper; may be repeated"
         ),

@@ -11,12 +11,7 @@ from itertools import pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import (
-    PLAIN,
-    Accepted,
-    BlockCost,
-    StepInputs,
-)
+from coordgen_rs._core import PLAIN, Accepted, BlockCost, StepInputs
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.generation.drafting.drafter import make_drafter
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter

@@ -131,13 +131,11 @@ def _held(wanted: Wanted, share: float) -> tuple[int, str]:
 def _delay_s(wanted: Wanted) -> float:
     """How much longer each load shall take."""
     bench, (budget, _) = wanted.bench(), _held(wanted, _SHARE)
-    wanted_s, delays = _STEPS_OF_DRAFT * _one_row_s(_draft_session(bench)), [0.0]
-    steps = [_one_row_s(wanted.bench(memory_budget=budget).session)]
-    if steps[0] < wanted_s:
-        delays.append(wanted_s / len(bench.session.switcher.costs))
-        slow = wanted.bench(memory_budget=budget, load_delay_s=delays[1])
-        steps.append(_one_row_s(slow.session))
-    return round(max(0.0, float(np.interp(wanted_s, steps, delays))), 6)
+    wanted_s = _STEPS_OF_DRAFT * _one_row_s(_draft_session(bench))
+    delays = 0.0, wanted_s / len(bench.session.switcher.costs)
+    benches = (wanted.bench(memory_budget=budget, load_delay_s=delay) for delay in delays)
+    steps = [_one_row_s(bench.session) for bench in benches]
+    return round(float(np.interp(wanted_s, steps, delays)), 6)
 
 
 def _one_row_s(session: OrtSession) -> float:
@@ -237,8 +235,8 @@ def errors(wanted: Wanted) -> Iterator[Found]:
             bench.answer(prompt, watched)
             num_drafted += watched.num_drafted
             for at, paths in watched.drafts:
-                said = watched.said[at:]
-                wrong.append(bool(paths) and all(kind_of_rejection(of, said) for of in paths))
+                kinds = [kind_of_rejection(path, watched.said[at:]) for path in paths]
+                wrong.append(bool(kinds) and all(kinds))
         drafted.append(num_drafted / len(wrong))
         shares.append(100 * float(np.mean(wrong)))
         if any(wrong):

@@ -26,13 +26,7 @@ from coordgen_rs.server.dialects.options import (
 from coordgen_rs.server.dialects.prompts import Dialogue, chat_ids, encode, infilled, messages_of
 from coordgen_rs.server.dialects.reader import Delta, Ended
 from coordgen_rs.server.dialects.request import Request, Settings, complete
-from coordgen_rs.server.dialects.writing import (
-    Dialect,
-    Event,
-    Writing,
-    as_json,
-    logprob_entries,
-)
+from coordgen_rs.server.dialects.writing import Dialect, Event, Writing, as_json, logprob_entries
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
 from coordgen_rs.server.tools.functions import Tools, tools_of
 from coordgen_rs.server.tools.syntax import is_object
