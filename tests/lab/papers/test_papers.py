@@ -10,7 +10,9 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from checkpoints import ROOT
 from coordgen_rs._core import DynamicTree, draft_method
+from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.drafting import ADDS
+from coordgen_rs.lab.papers import command
 from coordgen_rs.lab.papers.command import MEASUREMENTS, schema
 from coordgen_rs.lab.papers.coordgen import distance, kind_of_rejection, paths_of
 from coordgen_rs.lab.papers.critique import remarks
@@ -181,6 +183,7 @@ def test_a_run_is_written_as_its_schema_says(built, coordgen):
     assert re.search(r"DIAA Figure 7 .*\| C\(T\) +\| +6 \| +6 \| +measured", page)
     for paper in ("CoordGen", "DIAA"):
         assert (built / picture_name(paper)).read_text().startswith("<?xml")
+    (built / "page.md").unlink()
     again = coordgen("papers", *only, *made)
     assert again.out == said.out
 
@@ -224,10 +227,54 @@ def test_an_unknown_item_and_a_missing_model_are_told_in_a_line(refused, tmp_pat
     assert "no-model" in refused("papers", "no-model", "--only", "DIAA Figure 7")
 
 
-def test_a_file_that_is_no_page_is_refused_and_stays_as_it_is(built, refused):
-    (built / "mine.md").write_text("mine\n")
-    assert "mine.md has no place for tables" in refused("papers", "--page", "mine.md")
-    assert (built / "mine.md").read_text() == "mine\n"
+PLACE = "<!-- figures: papers-{} -->\nold\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "only", "told"),
+    [
+        ("mine\n", "DIAA", "has no place for tables of DIAA"),
+        (PLACE.format("edgellm") + "<!-- /figures -->\n", "DIAA", "no place for tables of DIAA"),
+        (
+            PLACE.format("diaa") + "mine\n" + PLACE.format("edgellm") + "<!-- /figures -->\n",
+            *("DIAA", "has no place for tables of DIAA"),
+        ),
+        (PLACE.format("diaa") + "<!-- /figures -->\n", "DIAA Figure 7", "name a new file"),
+        (PLACE.format("diaa") + "\udcff<!-- /figures -->\n", "DIAA", "no place for tables"),
+    ],
+)
+def test_a_page_that_would_lose_something_is_refused_and_stays(built, refused, text, only, told):
+    page = built / "mine.md"
+    page.write_bytes(text.encode("utf-8", "surrogateescape"))
+    before = page.read_bytes()
+    assert told in refused("papers", "--only", only, "--page", "mine.md")
+    assert page.read_bytes() == before
+
+
+def test_a_page_stays_as_it_is_where_a_measurement_failed(built, coordgen, monkeypatch):
+    def fails(wanted):
+        raise OptionError("no disk")
+
+    page = built / "mine.md"
+    page.write_text(PLACE.format("diaa") + "<!-- /figures -->\n")
+    failing = Measurement(("DIAA Figure 7",), fails, needs=())
+    monkeypatch.setattr(command, "MEASUREMENTS", (failing,))
+    said = coordgen("papers", "--only", "DIAA", "--page", "mine.md", code=1)
+    assert "mine.md stays as it is" in said.err
+    assert "old" in page.read_text()
+
+
+def test_two_options_that_name_one_file_are_refused(built, refused):
+    told = refused("papers", "--only", "DIAA Figure 7", "--json", "x.json", "--table", "x.json")
+    assert "--table x.json: --json names the same file" in told
+
+
+def test_a_table_with_other_rows_is_told(built, coordgen):
+    only = ("--only", "DIAA Figure 7", "--table", "kept.json")
+    coordgen("papers", *only)
+    kept = built / "kept.json"
+    kept.write_text(kept.read_text().replace('"ours"', '"their"'))
+    assert "kept.json has rows that are none of `papers`" in coordgen("papers", *only, code=1).err
 
 
 def test_what_a_measurement_lacks_is_its_reason(tmp_path):
@@ -241,7 +288,8 @@ def test_what_a_measurement_lacks_is_its_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "beside"), [("coder-1.5b", "Q1.5B"), ("smollm2", "L1B"), ("qwen-7B-int4", "Q7B")]
+    ("model", "beside"),
+    [("coder-1.5b", "Q1.5B"), ("smollm2", "L1B"), ("qwen-7B-int4", "Q7B"), ("q-7bit", "L1B")],
 )
 def test_a_model_stands_beside_the_one_of_its_size_or_the_smallest(model, beside):
     wanted = Wanted(Path(model), None, None, is_full=False, threads=None)

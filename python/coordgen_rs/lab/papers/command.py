@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -79,6 +80,7 @@ class PapersCell:
         """Same as in `Cell`."""
         wanted = self.wanted
         row: dict[str, Any] = {"command": "papers", "measures": self.measurement.name}
+        row["model"] = wanted.model.resolve().name  # whose size says what it stands beside
         for name in ("model", "draft_model"):
             path = getattr(wanted, name)
             row[f"{name}_sha256"] = path and bundle_facts(open_bundle(path))["manifest_sha256"]
@@ -104,8 +106,13 @@ def run(options: argparse.Namespace) -> int:
     for name in ("json", "page", "table"):
         if getattr(options, name) is not None:
             outputs.check_file(f"--{name}", getattr(options, name))
+    given = {name: getattr(options, name) for name in ("data", "json", "page", "table")}
+    for (one, path), (other, same) in combinations(given.items(), 2):
+        if path is not None and same is not None and path.resolve() == same.resolve():
+            raise OptionError(f"--{other} {same}: --{one} names the same file")
     if options.page is not None:
-        check_page(options.page)
+        is_whole = set(options.only or ()) <= {*PAPERS}
+        check_page(options.page, {name.split()[0] for name in chosen}, is_whole=is_whole)
     at = _measured_at(wanted.is_full, names)
     with (
         TemporaryDirectory() as folder,
@@ -136,7 +143,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         told = json.dumps(document, indent=1)
         outputs.write(options.json, lambda path: path.write_text(f"{told}\n", "utf-8"))
-    if options.page is not None:
+    if options.page is not None and failed:
+        text.tell(f"{options.page} stays as it is: not all could be measured")
+    elif options.page is not None:
         write_page(options.page, rows, at, "coordgen papers", said)
         try:
             draw(options.page, rows)
@@ -155,8 +164,11 @@ def _wanted(options: argparse.Namespace) -> Wanted:
     if options.model is None:
         option.refuse(options, ("draft_model", "data"), "needs MODEL, too")
         models = (BUILT / "embedded", BUILT / "draft", BUILT / "prompts.jsonl")
-        if not models[0].exists():
-            raise OptionError(f"there is no {models[0]}: give MODEL, or run `make papers`")
+        for path in models:
+            if not path.exists():
+                raise OptionError(f"there is no {path}: give MODEL, or run `make papers`")
+    elif options.data is not None and not options.data.is_file():
+        raise OptionError(f"--data {options.data}: there is no such file")
     return Wanted(*models, is_full=options.full, threads=options.threads)
 
 
@@ -200,9 +212,8 @@ def _found(
                 key = key_of(cell)
                 if key not in table.cells:
                     table.add({CELL: key} | row for row in cell.measure())
-                for row in table.rows:
-                    if row[CELL] == key:
-                        found[row["item"]].append(Found(*(row[name] for name in Found._fields)))
+                for one in _kept(table, key):
+                    found[one.item].append(one)
             except (CoordgenError, OSError) as error:
                 why, failed = f"failed: {error}", True
                 text.tell(f"coordgen: error: {measurement.name}: {error}")
@@ -210,6 +221,19 @@ def _found(
         if why:
             whys |= {name: why for name in measurement.items if name not in whys}
     return found, whys, failed
+
+
+def _kept(table: TableFile, key: str) -> list[Found]:
+    """What a table holds of a cell.
+
+    Raises:
+        OptionError: Its rows are not those of this command.
+    """
+    rows = [row for row in table.rows if row[CELL] == key]
+    for row in rows:
+        if not {*Found._fields} <= row.keys() or row["item"] not in items():
+            raise OptionError(f"{table.path} has rows that are none of `papers`")
+    return [Found(*(row[name] for name in Found._fields)) for row in rows]
 
 
 def schema() -> dict[str, Any]:

@@ -205,12 +205,12 @@ class Wanted:
     def beside(self, sizes: Iterable[str]) -> str:
         """The model of a paper that the measured one stands beside: its size, or the smallest."""
         by_size = {float(_billions(size)): size for size in sizes}
-        own = float(_billions(self.model.name))
+        own = float(_billions(self.model.resolve().name))
         return by_size.get(own, by_size[min(by_size)])
 
 
 def _billions(name: str) -> str:
-    found = re.search(r"(\d+(?:\.\d+)?)B", name, re.IGNORECASE)
+    found = re.search(r"(\d+(?:\.\d+)?)B(?![a-z])", name, re.IGNORECASE)
     return "0" if found is None else found[1]
 
 

@@ -6,7 +6,7 @@ installed.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from coordgen_rs.errors import OptionError
@@ -82,14 +82,29 @@ def picture_name(paper: str) -> str:
     return f"papers-{paper.lower()}.svg"
 
 
-def check_page(path: Path) -> None:
+def check_page(path: Path, papers: Iterable[str], *, is_whole: bool) -> None:
     """Check before anything is measured that a page has places for tables, if it is there.
 
+    Args:
+        path: The page.
+        papers: Those that are written into it.
+        is_whole: Whether these have all of their items: the tables are replaced as they are.
+
     Raises:
-        OptionError: It has none.
+        OptionError: A paper has no place in it, or some of its rows would be lost.
+        OSError: It cannot be read.
     """
-    if path.exists() and b"<!-- figures: papers-" not in path.read_bytes():
-        raise OptionError(f"--page {path} has no place for tables of papers: name a new file")
+    if not path.exists():
+        return
+    if not is_whole:
+        raise OptionError(f"--page {path} is there: name a new file, or whole papers in --only")
+    text = path.read_bytes().decode("utf-8", "replace")
+    for paper in papers:
+        begin = _PART.format(paper.lower(), "[^>]*")
+        place = re.search(f"{begin}(?:(?!<!-- figures:).)*?{_END}", text, re.DOTALL)
+        if place is None or "\ufffd" in text:
+            wanted = f"lines {_PART.format(paper.lower(), '').strip()!r} and {_END!r}"
+            raise OptionError(f"--page {path} has no place for tables of {paper}: {wanted}")
 
 
 def write_page(
