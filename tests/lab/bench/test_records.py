@@ -99,7 +99,8 @@ def test_where_all_rows_are_known_a_replay_is_the_live_run(bench, narrow, tmp_pa
 def test_all_methods_without_a_draft_model_replay_from_rows(narrow):
     assert set(ROW_DRAFTERS) > set(DRAFTERS)
     records, vocab_size, _ = narrow
-    for method in ROW_DRAFTERS:
+    assert "coordgen:k=2:depth=3" in ROW_DRAFTERS
+    for method in (*ROW_DRAFTERS, "coordgen:k=2:depth=3"):
         result = replay(records, drafter=method, budget=4, vocab_size=vocab_size)
         assert result.tokens == sum(len(record.answer) for record in records)
         assert 0 < result.known_share <= 1

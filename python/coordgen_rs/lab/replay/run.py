@@ -27,6 +27,7 @@ from coordgen_rs._core import (
     draft_methods,
 )
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.generation.drafting.drafter import MethodNames
 from coordgen_rs.generation.drafting.proposer import WrappedDrafter
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.lab.replay.records import TokenizedRecord
@@ -147,11 +148,8 @@ def _can_replay(name: str, *, recorded: bool) -> bool:
 DRAFTERS = tuple(it.name for it in draft_methods() if _can_replay(it.name, recorded=True))
 """The methods of the registry that draft without logits and without a draft model."""
 
-ROW_DRAFTERS = DRAFTERS + tuple(
-    it.name
-    for it in draft_methods()
-    if it.name not in DRAFTERS and _can_replay(it.name, recorded=False)
-)
+_OF_ROWS = tuple(it.name for it in draft_methods() if _can_replay(it.name, recorded=False))
+ROW_DRAFTERS = MethodNames((*DRAFTERS, *(name for name in _OF_ROWS if name not in DRAFTERS)))
 """These, then those that only records with rows can replay."""
 
 
