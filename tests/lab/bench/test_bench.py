@@ -493,3 +493,11 @@ def test_help_names_every_section(coordgen):
     said = coordgen("bench", "--help").out
     assert all(f"\n  {name} " in said for name in SECTIONS)
     assert str(QUICK["repeats"]) in said
+
+
+def test_prompts_are_not_overwritten_by_their_records(refused, tmp_path):
+    data = tmp_path / "prompts.jsonl"
+    data.write_text('{"task": "ui", "prompt": "Task:"}\n')
+    told = refused("bench", "bundle", data, "--records", data)
+    assert f"--records {data}: DATA is the same file" in told
+    assert data.read_text().count("\n") == 1

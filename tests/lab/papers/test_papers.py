@@ -266,7 +266,7 @@ def test_a_page_stays_as_it_is_where_a_measurement_failed(built, coordgen, monke
 
 def test_two_options_that_name_one_file_are_refused(built, refused):
     told = refused("papers", "--only", "DIAA Figure 7", "--json", "x.json", "--table", "x.json")
-    assert "--table x.json: --json names the same file" in told
+    assert "--table x.json: json is the same file" in told
 
 
 def test_a_table_with_other_rows_is_told(built, coordgen):

@@ -34,6 +34,21 @@ def check_file(option: str, path: Path) -> None:
     _check_writable(option, path, folder)
 
 
+def check_apart(**paths: Path | None) -> None:
+    """Refuse paths of options, by their names, of which two are one file: the later would win.
+
+    Raises:
+        OptionError: Two are.
+    """
+    seen: dict[str, str] = {}
+    for name, path in paths.items():
+        if path is None or (path.exists() and not path.is_file()):  # a device, a pipe
+            continue
+        other = seen.setdefault(os.path.realpath(path), name)
+        if other != name:
+            raise OptionError(f"--{name} {path}: {other} is the same file")
+
+
 def check_directory(option: str, path: Path) -> None:
     """Refuse a path at which no files can be written, or no directory made; nothing is created.
 

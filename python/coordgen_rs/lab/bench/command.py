@@ -170,6 +170,10 @@ def run(options: argparse.Namespace) -> int:
         NotWrittenError: The figures cannot be written to FILE; the message says where they are.
     """
     settings = settings_of(options)
+    to_file = None if options.json in (None, _STDOUT) else options.json
+    outputs.check_apart(
+        DATA=options.data, records=options.records, json=to_file, table=options.table
+    )
     if options.records is not None:
         return _record(options, settings)
     names = chosen_sections(options.sections, settings)
@@ -177,7 +181,6 @@ def run(options: argparse.Namespace) -> int:
     if options.table is not None:
         return _fill(options, settings, names)
     option.refuse(options, ["and_bundle", "and_data", "ray"], "needs --table")
-    to_file = None if options.json in (None, _STDOUT) else options.json
     if to_file is not None:
         outputs.check_file("--json", to_file)
     if options.profile is not None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +39,7 @@ BUILT = Path("build/papers")
 
 SCHEMA_VERSION = 1
 _SHOWN_DIGITS = 7
+_WRITTEN = ("json", "page", "table")
 
 EXAMPLES = """\
 Without MODEL, the embedded model is taken, as `make papers` lays it out in build/papers.
@@ -103,13 +103,10 @@ def run(options: argparse.Namespace) -> int:
     """
     chosen, wanted = _chosen(options.only), _wanted(options)
     names = [open_bundle(path).path.name for path in (wanted.model, wanted.draft_model) if path]
-    for name in ("json", "page", "table"):
+    for name in _WRITTEN:
         if getattr(options, name) is not None:
             outputs.check_file(f"--{name}", getattr(options, name))
-    given = {name: getattr(options, name) for name in ("data", "json", "page", "table")}
-    for (one, path), (other, same) in combinations(given.items(), 2):
-        if path is not None and same is not None and path.resolve() == same.resolve():
-            raise OptionError(f"--{other} {same}: --{one} names the same file")
+    outputs.check_apart(**{name: getattr(options, name) for name in ("data", *_WRITTEN)})
     if options.page is not None:
         is_whole = set(options.only or ()) <= {*PAPERS}
         check_page(options.page, {name.split()[0] for name in chosen}, is_whole=is_whole)

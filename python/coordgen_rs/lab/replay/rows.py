@@ -5,7 +5,6 @@ another drafter's tree are looked up by their paths.
 """
 
 import base64
-import binascii
 import zlib
 from collections.abc import Iterable
 from functools import cached_property
@@ -181,7 +180,7 @@ def _unpacked(fields: dict[str, Any], name: str, kind: str, shape: tuple[int, ..
     try:
         packed = base64.b64decode(fields[name], validate=True)
         values = zlib.decompressobj().decompress(packed, num_bytes + 1)
-    except (TypeError, binascii.Error, zlib.error) as error:
+    except (TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"{name!r} of 'top8' is not base64 of zlib: {error}") from error
     if len(values) != num_bytes:
         raise ValueError(f"{name!r} of 'top8' does not hold {shape} values of 4 bytes")
