@@ -20,7 +20,7 @@ from coordgen_rs.text.tokenizer import Tokenizer
 
 _PASSAGE = "<PASSAGE>"
 _MOST_LINE_BYTES = 64 << 20
-_MOST_IDS = 1 << 24  # of a vocabulary, as in the core
+_MOST_IDS = (1 << 24) - 1  # of a vocabulary: a replay has one more
 
 
 class RecordsError(CoordgenError):
