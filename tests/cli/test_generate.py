@@ -158,7 +158,8 @@ def test_text_is_coloured_by_source_on_a_terminal_with_a_legend(bundle, text):
     assert re.sub(r"\x1b\[[?\d]*[a-zA-Z]", "", coloured) == text().removesuffix("\n")
     assert "tokens_per_step" in closing
     assert re.search(r"target \d+%", legend)  # its text is not coloured, nor is its name
-    assert re.search(r"\x1b\[32mautomaton\x1b\[0m \d+%", legend)
+    # Which source comes first, and so has which colour, hangs on measured costs.
+    assert re.search(r"\x1b\[\d+mautomaton\x1b\[0m \d+%", legend)
     assert sum(map(int, re.findall(r"(\d+)%", legend))) == pytest.approx(100, abs=2)
 
 
